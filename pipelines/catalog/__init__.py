@@ -1,16 +1,11 @@
 """Checkpoints: their files with their facts and needs, and how an image is planned. Pure, without torch.
 
-- checkpoint_files: facts from a checkpoint's files without loading them: safety, class, bytes, hashes
-- runtime: options that defeat each other, and the settings that `runtime = "auto"` stands for
-- memory: the share of the image worker's device that other workers use
-- weight_headers: the headers of safetensors and GGUF files
-- call_signature: a pipeline's call, from the source of diffusers
-- inspection, suggestion: a checkpoint's class, parts and capabilities, and the values that fit it
-- file_versions: which files a checkpoint has, links followed, and whether they are still the same
-- manifest: the sums of the files of a checkpoint that is added
-- checksums: the line that describes a checkpoint, and its files' sums against those that are published
-- adapters: rank and trigger words of LoRA files
-- plan: how a size is drawn: directly, resized, or in two passes with tiles
-- conditioning: the task of a job: text, native references, redraw or inpaint
-- estimate: the work of a job, and the measured speed of a checkpoint
+- weight_file: one file of weights by its header, which is read once: kind, layout, quantization, sampling
+- checkpoint_folder, checkpoint_files: a diffusers folder; a checkpoint as a catalog file names it, and its safety
+- call_signature, class_facts: the pipelines of diffusers by their source: what they take and draw, or why they don't
+- inspection, base_search, suggestion: a checkpoint's facts, the folder that fits a file, values to serve it with
+- file_versions, sums: which files a checkpoint has, whether they are still the same, and what is published of them
+- device_bytes, runtime, memory: bytes on a device, the settings that `runtime = "auto"` stands for, shares of workers
+- adapters, upscalers: what else one file may be
+- plan, estimate: how a size is drawn, directly, resized, or in two passes with tiles; the work of a job
 """

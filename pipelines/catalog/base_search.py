@@ -5,13 +5,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from pipelines.catalog.call_signature import PipelineSource, installed_pipelines
+from pipelines.catalog.call_signature import installed_pipelines
 from pipelines.catalog.checkpoint_files import CheckpointFiles
 from pipelines.catalog.checkpoint_folder import CheckpointFolder
 from pipelines.catalog.file_layout import DENOISER_PREFIX, unread_prefixes
 from pipelines.catalog.file_sampling import BaseConfigs, FileSampling, read_file_sampling
 from pipelines.catalog.folder_problems import SHARD
-from pipelines.catalog.name_hints import named_class
+from pipelines.catalog.hints import named_class
 from pipelines.catalog.pipeline_index import class_of, denoiser_name
 from pipelines.catalog.weight_file import WeightFile
 from pipelines.catalog.weight_headers import CheckpointError, Tensor
@@ -97,9 +97,7 @@ def loads_all_components(file: WeightFile, folder: CheckpointFolder) -> bool:
         return file.has_other_components
 
 
-def inspect_file(
-    files: CheckpointFiles, index: Mapping[str, Any], source: PipelineSource
-) -> tuple[FileSampling, tuple[str, ...]]:
+def inspect_file(files: CheckpointFiles, index: Mapping[str, Any]) -> tuple[FileSampling, tuple[str, ...]]:
     """Read the sampling that a single file names, with notes on the parts that are not used; nothing of a folder.
     Raises BrokenFile, and CheckpointError for values that can't be followed or read."""
     file, folder = files.file, files.folder
@@ -111,7 +109,7 @@ def inspect_file(
         raise CheckpointError(quantization.problem)
     if folder is None:
         return FileSampling(), ()
-    class_name = index.get("_class_name", "")
+    class_name, source = index.get("_class_name", ""), installed_pipelines()
     if not files.is_base and not source.loads_single_files(class_name):
         message = f"{class_name} can't be loaded from a single file; with {folder.path.name} as `base` its denoiser can"
         raise CheckpointError(f"{file.path}: {message}, beside the other parts of that folder")

@@ -1,22 +1,73 @@
-"""A pipeline's call, read from the source of the installed diffusers without importing it, which takes seconds.
+"""The classes of the installed diffusers, read from its source: importing them would take seconds.
 
-Its family (pipelines/families) derives everything from a signature, so that the engine, which has the class, and the
-checkpoint manager, which has its source, agree.
+A pipeline's family (pipelines/families) derives everything from the signature of its call, so that the engine, which
+has the class, and the checkpoint manager, which has its source, agree.
 """
 
 import ast
-from collections.abc import Iterator, Mapping
+import importlib.util
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from inspect import Parameter
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from pipelines.catalog.components import installed_folder
+from pipelines.catalog.pipeline_index import CLASS_NAME
 from pipelines.families.generic import Call
+from pipelines.families.registry import family_of
+from pipelines.families.task import Task
 
+WITHOUT_WEIGHTS: Final = re.compile(r"Tokenizer|Processor|FeatureExtractor")  # as transformers ends its classes' names
 COMPUTED = object()  # a default that is no constant
 GIVEN_UP = "DeprecatedPipelineMixin"
+DOCUMENTED: Final = re.compile(r"^ +(\w+) \(`([^)]*)\)", re.MULTILINE)  # an input or an output
+WORKFLOWS: Final[Mapping[str, Task]] = {  # ends of the names of ways through blocks -> what these draw
+    "text2image": Task.TEXT,
+    "image2image": Task.REDRAW,
+    "img2img": Task.REDRAW,
+    "image_conditioned": Task.NATIVE,
+    "inpainting": Task.INPAINT,
+}
+MAP: Final = "control_image"  # an input of such a step
+
+
+def has_weights(library: str, class_name: str) -> bool | None:
+    """Return whether a component's class has weights; None if only its folder can show it."""
+    if library == "transformers":
+        return WITHOUT_WEIGHTS.search(class_name) is None
+    return class_name in _models() if library == "diffusers" else None
+
+
+def is_known(library: str, class_name: str) -> bool:
+    """Return whether a library has a class; true of libraries other than diffusers, and of what prepares images, which
+    no list has."""
+    return library != "diffusers" or "Processor" in class_name or f'"{class_name}"' in _listed()
+
+
+@cache
+def _listed() -> str:
+    """Return the text of the list from which diffusers loads its classes."""
+    return (_library() / "__init__.py").read_text(encoding="utf-8")
+
+
+def _library() -> Path:
+    return installed_folder("diffusers") or Path()
+
+
+def installed_folder(package: str) -> Path | None:
+    """Return the folder of a package without importing it; None if it is not installed."""
+    spec = importlib.util.find_spec(package)
+    return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
+
+
+@cache
+def _models() -> frozenset[str]:
+    """Return the names of the models of the installed diffusers, from the lists by which it loads its modules."""
+    tree = ast.parse((_library() / "models" / "__init__.py").read_text(encoding="utf-8"))
+    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return frozenset(text for text in texts if CLASS_NAME.fullmatch(text))
 
 
 @dataclass(frozen=True)
@@ -199,3 +250,71 @@ def _constant(default: ast.expr | None) -> Any:
         return ast.literal_eval(default)
     except ValueError:
         return COMPUTED
+
+
+@dataclass(frozen=True, slots=True)
+class ModularClass:
+    """The call of a modular pipeline, read from the documentation of its blocks, which the library generates from their
+    code."""
+
+    inputs: Call  # of all ways through the blocks
+    outputs: frozenset[str]
+    workflows: frozenset[str]  # names of the ways through the blocks, where their author names them
+
+    @property
+    def tasks(self) -> frozenset[Task]:
+        """Return the tasks that the blocks draw."""
+        return blocks_tasks(self.inputs, self.workflows)
+
+
+def blocks_tasks(inputs: Call, workflows: Collection[str]) -> frozenset[Task]:
+    """Return the tasks that blocks draw, by the names of their workflows, or by their inputs where they have none."""
+    found = {task for name in workflows for end, task in WORKFLOWS.items() if name.endswith(end)}
+    if workflows:
+        return frozenset(found)
+    if "image" not in inputs or inputs["image"].default is not Parameter.empty:
+        found.add(Task.TEXT)
+    if "image" in inputs:
+        found.add(Task.REDRAW if "strength" in inputs else Task.NATIVE)
+    return frozenset(found)
+
+
+@cache
+def modular_class(library: Path | None, class_name: str) -> ModularClass | None:
+    """Return what a modular pipeline takes and draws, by the source of the library, whose folder this is; None if there
+    is no such class."""
+    root = library / "modular_pipelines" if library is not None else None
+    for folder in sorted(root.iterdir()) if root is not None and root.is_dir() else ():
+        texts = [file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.py"))]
+        if any(f"\nclass {class_name}(" in text for text in texts):
+            nodes = (node for text in texts for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
+            classes = {node.name: node for node in nodes}
+            name = _attribute(classes, class_name, "default_blocks_name")
+            return _parse_docstring(classes, name) if name in classes else None
+    return None
+
+
+def _parse_docstring(classes: Mapping[str, ast.ClassDef], blocks: str) -> ModularClass:
+    before, _, after = (ast.get_docstring(classes[blocks]) or "").partition("Inputs:")
+    inputs, _, outputs = after.partition("Outputs:")
+    found = {
+        name: Parameter(name, Parameter.KEYWORD_ONLY, default=None if "optional" in kind else Parameter.empty)
+        for name, kind in DOCUMENTED.findall(inputs)
+        if name != MAP
+    }
+    if "guider" in before:  # its scale is no input of a block
+        scale = family_of(blocks).guidance_argument
+        found.setdefault(scale, Parameter(scale, Parameter.KEYWORD_ONLY, default=None))
+    names = frozenset(name for name, _ in DOCUMENTED.findall(outputs))
+    return ModularClass(found, names, frozenset(_attribute(classes, blocks, "_workflow_map") or ()))
+
+
+def _attribute(classes: Mapping[str, ast.ClassDef], class_name: str, name: str) -> Any:
+    """Return the value of an attribute of a class or of one that it derives from; None if there is none."""
+    if (node := classes.get(class_name)) is None:
+        return None
+    for each in node.body:
+        if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == name:
+            return ast.literal_eval(each.value)
+    bases = (_attribute(classes, base.id, name) for base in node.bases if isinstance(base, ast.Name))
+    return next((found for found in bases if found is not None), None)

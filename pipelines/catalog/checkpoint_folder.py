@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from pipelines.catalog.hub_cache import find_snapshot
+from pipelines.catalog.file_versions import find_snapshot
 from pipelines.catalog.pipeline_index import component_names, denoiser_name, model_index
 from pipelines.catalog.weight_file import WeightFile
 from pipelines.catalog.weight_headers import WEIGHT_FILES, CheckpointError, Tensor

@@ -7,8 +7,8 @@ from typing import Final
 
 from pipelines.catalog.checkpoint_files import CheckpointFiles
 from pipelines.catalog.checkpoint_folder import default_variant, read_json
-from pipelines.catalog.control_problems import control_problem
 from pipelines.catalog.file_layout import denoiser_tensors
+from pipelines.catalog.own_parts import control_problem
 from pipelines.catalog.pipeline_index import denoiser_name, is_text_encoder
 from pipelines.catalog.weight_file import WeightFile
 from pipelines.catalog.weight_headers import CheckpointError, Tensor

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from pipelines.catalog.conditioning import task_of
-from pipelines.catalog.plan import Plan, partial, plan_job
+from pipelines.catalog.plan import Plan, partial, plan_job, task_of
 from pipelines.protocol.images import CheckpointSpec, ImageJob, Runtime
 
 GRID_PX = 16  # output sides are multiples of it; the pipeline's own multiple hardly changes the area

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from pipelines.catalog.components import has_weights
+from pipelines.catalog.call_signature import has_weights
 from pipelines.catalog.pipeline_index import component_names
 from pipelines.catalog.weight_headers import Tensor
 

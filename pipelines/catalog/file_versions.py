@@ -1,5 +1,8 @@
 """Which files a checkpoint has, and whether they are those that were loaded: by their bytes and place, unread.
 
+In the cache of huggingface_hub, `models--x--y` has `refs`, `snapshots` of links, and the `blobs` that they lead to,
+which several snapshots may share.
+
 A file's version is its size, both its times of change and its inode, not the newest of some dates: `cp -p`, rsync, tar
 and unzip put older dates on newer files, and `mv` keeps them. A tool that changes an entry and no byte (chmod, hard
 links of a backup) makes another version, too. That costs one load at the next reload; a change that is not seen costs
@@ -9,6 +12,7 @@ wrong images. Inodes and times are those of one machine: versions that machines 
 
 import hashlib
 import os
+import shutil
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,6 +24,7 @@ BESIDE: Final = ("[!.]*.json", "[!.]*.jinja", "[!.]*.model", "[!.]*.txt")  # of 
 # Of files for people, which no load opens. All others count: one that is not read costs a load, one that is left out
 # wrong images
 UNREAD: Final = frozenset({".md", ".png", ".jpg", ".jpeg", ".webp", ".gif"})
+HUB_CACHE: Final = "models--"  # how the folder of a repository begins
 
 
 class FileVersion(NamedTuple):
@@ -115,3 +120,45 @@ def status_of(path: Path) -> os.stat_result | None:
         return path.stat()
     except (OSError, ValueError):  # such as a name that is too long, or has a zero byte
         return None
+
+
+def find_snapshot(path: Path) -> Path:
+    """Return the folder of files that a hub cache folder (models--x--y) stands for, by its refs: main, or the only one.
+    Other paths are returned as they are."""
+    if not path.name.startswith(HUB_CACHE) or not (path / "snapshots").is_dir():
+        return path
+    refs = [path / "refs" / "main", *sorted((path / "refs").glob("*"))]
+    named = [path / "snapshots" / ref.read_text().strip() for ref in refs if ref.is_file()]
+    return next((folder for folder in [*named, *sorted((path / "snapshots").iterdir())] if folder.is_dir()), path)
+
+
+def cache_of(path: Path) -> Path | None:
+    """Return the cache folder of a repository that this path is in, or is."""
+    return next((folder for folder in (path, *path.parents) if folder.name.startswith(HUB_CACHE)), None)
+
+
+def shortened(path: Path) -> Path:
+    """Return the cache folder in place of the snapshot that it stands for. The cache folder does not stand for files
+    inside and other snapshots, so they and paths elsewhere stay as they are."""
+    cache = cache_of(path)
+    return cache if cache is not None and find_snapshot(cache) == path else path
+
+
+def delete(path: Path, weights: Path) -> None:
+    """Delete a file, a folder or a link; then the blobs that it led to, unless something under `weights` still links to
+    them. Raises OSError."""
+    is_folder = path.is_dir() and not path.is_symlink()
+    files = path.rglob("*") if is_folder else [path]
+    blobs = {file.resolve() for file in files if file.is_symlink() and _is_blob(file.resolve(), weights)}
+    if is_folder:
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+    linked = {file.resolve() for file in files_in(weights) if file.is_symlink()} if blobs else set()
+    for blob in blobs - linked:
+        blob.unlink(missing_ok=True)  # it was in the folder itself
+
+
+def _is_blob(file: Path, weights: Path) -> bool:
+    in_cache = file.parent.name == "blobs" and file.parent.parent.name.startswith(HUB_CACHE)
+    return in_cache and file.is_relative_to(weights.resolve())

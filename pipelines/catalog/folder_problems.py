@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from pipelines.catalog.components import has_weights
+from pipelines.catalog.call_signature import has_weights
 from pipelines.catalog.file_kinds import part_by_class
-from pipelines.catalog.hub_cache import HUB_CACHE
+from pipelines.catalog.file_versions import HUB_CACHE
 from pipelines.catalog.weight_headers import LFS_POINTER, pickles_in
 
 STEMS: Final = {

@@ -2,27 +2,22 @@
 nothing is imported, so it takes a fraction of a second."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pipelines.catalog.base_search import inspect_file, size_mismatch
-from pipelines.catalog.call_signature import PipelineSource, installed_pipelines
-from pipelines.catalog.capabilities import UPSCALES, declared_capabilities, drawn_tasks, draws_alpha
 from pipelines.catalog.checkpoint_files import CheckpointFiles
-from pipelines.catalog.conditioning import MODES
+from pipelines.catalog.class_facts import UPSCALES, read_class
 from pipelines.catalog.file_layout import missing_parts
 from pipelines.catalog.file_sampling import FileSampling
 from pipelines.catalog.folder_problems import part_problems
 from pipelines.catalog.libraries import missing_libraries, quantization_problems
 from pipelines.catalog.pipeline_index import class_of, component_names, denoiser_name, missing_part
-from pipelines.catalog.refused_classes import class_problems
 from pipelines.catalog.weight_file import WeightFile
 from pipelines.catalog.weight_headers import BrokenFile, CheckpointError, Tensor
 from pipelines.families.generic import Call
-from pipelines.families.registry import family_of
-from pipelines.families.task import Task
-from pipelines.protocol.images import CheckpointSpec, Conditioning
+from pipelines.protocol.images import Conditioning
 from pipelines.protocol.messages import Capabilities
 
 
@@ -113,36 +108,30 @@ def inspect_checkpoint(files: CheckpointFiles) -> Inspection:
     """Return the facts about a checkpoint. Raises nothing: faults are in `problems`."""
     if files.file is not None and files.folder is None and files.file.upscaler is not None:
         return _of_upscaler(files, files.file)
-    source = installed_pipelines()
     problems: list[str] = []
-    index = _index(files, problems)
+    index, folder = _index(files, problems), files.folder
     parts = tuple(_parts(files, index, problems))
-    file_sampling, notes = _of_file(files, index, source, problems)
-    class_name = index.get("_class_name")
-    codec = files.folder.config("vae") if files.folder is not None else {}
-    signature, tasks = drawn_tasks(class_name or "", codec, source)
-    problems += _class_problems(files, index, known=signature is not None)
+    file_sampling, notes = _of_file(files, index, problems)
+    configs = (folder.config("vae"), folder.config(denoiser_name(index))) if folder is not None else ({}, {})
+    of_class = read_class(index, folder.path if folder is not None else None, *configs)
+    problems += of_class.problems
+    problems += quantization_problems(folder, index) if folder is not None else ()
+    needs = missing_libraries(files.path, folder, index)
     problems += _variant_problems(files) if index and not problems else ()
-    conditioning: Conditioning = "native" if Task.NATIVE in tasks else "img2img"
-    found = Inspection(
+    return Inspection(
         files=files,
-        class_name=class_name,
+        class_name=index.get("_class_name"),
         parts=parts,
         problems=tuple(dict.fromkeys(problems)),
-        conditioning=conditioning,
-        capabilities=None,
+        conditioning=of_class.conditioning,
+        capabilities=of_class.capabilities,
         index=index,
-        signature=signature or {},
-        variants=files.folder.variants(index) if files.folder is not None else (),
-        needs=missing_libraries(files.path, files.folder, index),
+        signature=of_class.call,
+        variants=folder.variants(index) if folder is not None else (),
+        needs=needs,
         file_sampling=file_sampling,
         notes=notes,
     )
-    if not class_name or not signature:
-        return found
-    spec = CheckpointSpec("", files.path, None, "", conditioning, MODES[conditioning].max_references)
-    announced = declared_capabilities(family_of(class_name), signature, tasks, spec, index, found.denoiser_config)
-    return replace(found, capabilities=replace(announced, transparent=draws_alpha(codec)))
 
 
 def _of_upscaler(files: CheckpointFiles, file: WeightFile) -> Inspection:
@@ -202,26 +191,18 @@ def _tensors(files: Iterable[WeightFile], problems: list[str]) -> list[Tensor]:
 
 
 def _of_file(
-    files: CheckpointFiles, index: Mapping[str, Any], source: PipelineSource, problems: list[str]
+    files: CheckpointFiles, index: Mapping[str, Any], problems: list[str]
 ) -> tuple[FileSampling, tuple[str, ...]]:
     """Return the sampling that a single file names, with notes. What is wrong with the file comes before what is wrong
     with its folder."""
     found: tuple[FileSampling, tuple[str, ...]] = FileSampling(), ()
     try:
-        found = inspect_file(files, index, source)
+        found = inspect_file(files, index)
     except CheckpointError as error:
         problems[:0] = [str(error)] if str(error) not in problems else []
     if files.file is not None and files.folder is not None and files.is_base and not problems:
         problems += filter(None, [size_mismatch(files.file, files.folder)])
     return found
-
-
-def _class_problems(files: CheckpointFiles, index: Mapping[str, Any], *, known: bool) -> Iterator[str]:
-    folder, class_name = files.folder.path if files.folder is not None else None, index.get("_class_name")
-    if class_name and not known:
-        yield f"{folder}: the installed diffusers has no pipeline {class_name}"
-    yield from class_problems(index, folder, installed_pipelines())
-    yield from quantization_problems(files.folder, index) if files.folder is not None else ()
 
 
 def _variant_problems(files: CheckpointFiles) -> Iterator[str]:

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from pipelines.catalog.call_signature import installed_folder
 from pipelines.catalog.checkpoint_folder import CheckpointFolder
-from pipelines.catalog.components import installed_folder
 from pipelines.catalog.pipeline_index import class_of, component_names
 from pipelines.catalog.quantization import REMEDY, is_packed
 from pipelines.catalog.weight_file import WeightFile

@@ -2,21 +2,49 @@
 
 A size near the native area is drawn directly. A smaller one is drawn at the native area and downscaled. A larger one is
 drawn at the native area and upscaled. If it is more than slightly larger, a second pass redraws it tile by tile: each
-tile is a native-sized image, so memory does not grow with the image.
+tile is a native-sized image, so memory does not grow with the image. How references condition it, its task, is here
+since the work estimate and the server ask too.
 """
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from pipelines.protocol.images import CheckpointSpec, ImageJob, Sampling
+from pipelines.families.task import Task
+from pipelines.protocol.images import CheckpointSpec, Conditioning, ImageJob, Sampling
 
 MIN_NATIVE_SHARE = 0.5  # of the native area: a checkpoint draws smaller sizes badly, so they are downscaled instead
 MAX_UPSCALE = 1.85e6 / 2**20  # of the area, in one pass: from a native megapixel to the largest 1K image
 MIN_STRENGTH = 0.01  # less would need a schedule finer than the thousand steps that checkpoints are trained on
 OVERLAP = 1 / 8  # of a tile, blended with its neighbour
+
+
+class Mode(NamedTuple):
+    """A conditioning mode of catalog files."""
+
+    task: Task  # of a request with references and no mask
+    max_references: int  # unless the catalog file says
+
+
+MODES: Mapping[Conditioning, Mode] = {
+    "img2img": Mode(Task.REDRAW, max_references=1),
+    "native": Mode(Task.NATIVE, max_references=16),
+    "upscale": Mode(Task.REDRAW, max_references=1),
+}
+
+
+def task_of(job: ImageJob) -> Task:
+    """Return the task of every image of a job."""
+    return find_task(job.checkpoint, has_references=bool(job.references), has_mask=job.mask is not None)
+
+
+def find_task(spec: CheckpointSpec, *, has_references: bool, has_mask: bool) -> Task:
+    """Return the task of a request to a checkpoint, before there is a job."""
+    if not has_references:
+        return Task.TEXT
+    return Task.INPAINT if has_mask else MODES[spec.conditioning].task
 
 
 @dataclass(frozen=True, slots=True)

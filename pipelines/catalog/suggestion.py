@@ -4,19 +4,16 @@ Nothing here knows the name of a checkpoint. Each value comes with where it was 
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from pipelines.catalog.call_signature import PipelineSource, installed_pipelines
-from pipelines.catalog.capabilities import codec_scale
-from pipelines.catalog.cards import read_card, read_card_value
-from pipelines.catalog.conditioning import MODES
+from pipelines.catalog.class_facts import codec_scale
 from pipelines.catalog.file_versions import files_version
-from pipelines.catalog.hub_cache import HUB_CACHE, cache_of
+from pipelines.catalog.hints import Card, NameHints, checkpoint_hints
 from pipelines.catalog.inspection import Inspection
-from pipelines.catalog.name_hints import NameHints, read_name_hints
+from pipelines.catalog.plan import MODES
 from pipelines.families.registry import family_of
 from pipelines.protocol.images import (
     UPSCALER_TILE_PX,
@@ -27,6 +24,7 @@ from pipelines.protocol.images import (
     SchedulerConfig,
 )
 
+FoundCard = tuple[Card, str]
 Setting = float | str | Mapping[str, Scalar] | None  # of a catalog file; None where it has no such key
 
 FEW_STEPS = 4  # of a checkpoint that is distilled, and whose card does not say
@@ -103,27 +101,28 @@ def suggest(inspection: Inspection) -> Suggestion:
         once = Value(1, "a tile takes one pass")
         return Suggestion("upscale", once, Value(1.0, "it has none"), area, area, "redraw", Noise())
     source = installed_pipelines()
-    few = next(_signs_of_few_steps(inspection), None)
+    named = checkpoint_hints(inspection.path)
+    few = next(_signs_of_few_steps(inspection, named), None)
+    cards = list(_cards(inspection, named))
     area = _native_area(inspection, source)
     return Suggestion(
         conditioning=inspection.conditioning,
-        steps=_steps(inspection, few),
-        guidance=_guidance(inspection, few),
+        steps=_steps(inspection, named, cards, few),
+        guidance=_guidance(inspection, cards, few),
         native_area_px=area,
         max_area_px=Value(area.value, "the native area: raise it if the checkpoint draws larger images well"),
         enlarge="redraw" if inspection.capabilities is None or inspection.capabilities.second_pass else "resize",
-        noise=_noise(inspection, source),
+        noise=_noise(inspection, named, source),
         control_map=OWN_MAP if "control_image" in inspection.signature else None,
     )
 
 
-def _noise(inspection: Inspection, source: PipelineSource) -> Noise:
+def _noise(inspection: Inspection, named: NameHints, source: PipelineSource) -> Noise:
     """Return the scheduler and the values of its config that a single file says, and beside them those that its name
     suggests. A folder has a scheduler's config of its own."""
-    if inspection.path.is_dir():
+    if inspection.files.file is None:
         return Noise()
-    by_file, named = inspection.file_sampling, _named(inspection.path)
-    scheduler = inspection.config_of("scheduler")
+    by_file, scheduler = inspection.file_sampling, inspection.config_of("scheduler")
     own = by_file.scheduler or str(scheduler.get("_class_name", ""))
     config, found = dict(by_file.config), [by_file.found] if by_file.found else []
     keys = source.scheduler_keys(own)
@@ -140,11 +139,10 @@ def _noise(inspection: Inspection, source: PipelineSource) -> Noise:
     return Noise(by_file.scheduler or follows, tuple(sorted((by_name | config).items())), "; ".join(found))
 
 
-def _steps(inspection: Inspection, few: str | None) -> Value:
-    named = _named(inspection.path)
+def _steps(inspection: Inspection, named: NameHints, cards: Iterable[FoundCard], few: str | None) -> Value:
     if named.distilled is not None and named.steps is not None:
         return Value(named.steps, named.found)
-    in_card = _in_cards(inspection, "num_inference_steps")
+    in_card = _in_cards(cards, "num_inference_steps")
     if in_card is not None and 1 <= in_card.value <= 200:
         return Value(int(in_card.value), in_card.found)
     if few is not None:
@@ -155,12 +153,12 @@ def _steps(inspection: Inspection, few: str | None) -> Value:
     return Value(FALLBACK_STEPS, "a guess: nothing says")
 
 
-def _guidance(inspection: Inspection, few: str | None) -> Value:
+def _guidance(inspection: Inspection, cards: Iterable[FoundCard], few: str | None) -> Value:
     if inspection.capabilities is not None and not inspection.capabilities.guidance:
         return Value(1.0, "the checkpoint draws without guidance")
     family = family_of(inspection.class_name)
     scale = family.guidance_argument
-    in_card = _in_cards(inspection, scale)
+    in_card = _in_cards(cards, scale)
     if in_card is not None and 0 <= in_card.value <= 50:
         return in_card
     if isinstance(in_guider := inspection.config_of("guider").get("guidance_scale"), int | float):
@@ -193,7 +191,7 @@ def _native_area(inspection: Inspection, source: PipelineSource) -> Value:
     return Value(FALLBACK_AREA_PX, "a guess: nothing says")
 
 
-def _signs_of_few_steps(inspection: Inspection) -> Iterator[str]:
+def _signs_of_few_steps(inspection: Inspection, named: NameHints) -> Iterator[str]:
     """Yield the signs by which a checkpoint shows that it was distilled."""
     if inspection.index.get("is_distilled"):
         yield "model_index.json: is_distilled"
@@ -204,14 +202,8 @@ def _signs_of_few_steps(inspection: Inspection) -> Iterator[str]:
     trailing = scheduler.get("timestep_spacing") == "trailing" and scheduler.get("prediction_type") == "epsilon"
     if trailing and not scheduler.get("rescale_betas_zero_snr"):
         yield "the scheduler's config: timestep_spacing is trailing"
-    if (named := _named(inspection.path)).distilled is not None:
+    if named.distilled is not None:
         yield named.found
-
-
-def _named(path: Path) -> NameHints:
-    """Read the name of a checkpoint, or of the download that it is in."""
-    cache = cache_of(path)
-    return read_name_hints(f"{cache.name if cache is not None else ''} {path.stem if path.is_file() else path.name}")
 
 
 def _default(inspection: Inspection, name: str) -> Any:
@@ -221,39 +213,25 @@ def _default(inspection: Inspection, name: str) -> Any:
     return default if isinstance(default, int | float) else None
 
 
-def _in_cards(inspection: Inspection, argument: str) -> Value | None:
+def _in_cards(cards: Iterable[FoundCard], argument: str) -> Value | None:
     """Return the value that a card has for an argument of the call, from the first card that has one."""
-    for found, card, path in _cards(inspection):
-        if (value := read_card_value(card, argument, _names(path))) is not None:
-            return Value(
-                value.value,
-                found if value.is_certain else f"{found.removesuffix(UNSURE)}, one of several examples{UNSURE}",
-            )
+    for card, found in cards:
+        if (value := card.value_of(argument)) is not None:
+            several = f"{found.removesuffix(UNSURE)}, one of several examples{UNSURE}"
+            return Value(value.value, found if value.is_certain else several)
     return None
 
 
-def _names(path: Path) -> list[str]:
-    """Return the names that a checkpoint may have in its card: its file's or folder's, and its repository's."""
-    names = [path.name, path.stem] if path.is_file() else []
-    cache = cache_of(path)
-    if cache is None:
-        return [*names, *([] if names else [path.name])]
-    repository = cache.name.removeprefix(HUB_CACHE).replace("--", "/")
-    return [*names, repository, repository.rpartition("/")[2]]
-
-
-def _cards(inspection: Inspection) -> Iterator[tuple[str, str, Path]]:
+def _cards(inspection: Inspection, named: NameHints) -> Iterator[FoundCard]:
     """Yield the checkpoint's own card; then, of a single file, its base's, which is more like it than its class's
     defaults are, unless the file alone is distilled by its name. It may be another training, and a base may be
-    distilled. Each comes with the words that say where its values were found, before it,
-    and what it is the card of, after it."""
-    own = inspection.path if inspection.path.is_dir() else inspection.path.parent
-    yield "README.md of the checkpoint", read_card(own), inspection.path
-    if inspection.folder is None or inspection.folder == own:
+    distilled. After each come the words that say where its values were found."""
+    yield Card.of(inspection.path), "README.md of the checkpoint"
+    if inspection.files.file is None or inspection.folder is None or inspection.folder == inspection.path.parent:
         return
-    if _named(inspection.path).distilled is None or _named(inspection.folder).distilled is not None:
+    if named.distilled is None or checkpoint_hints(inspection.folder).distilled is not None:
         name = "base" if inspection.base is not None else "folder of configs"
-        yield f"README.md of the {name}{UNSURE}", read_card(inspection.folder), inspection.folder
+        yield Card.of(inspection.folder), f"README.md of the {name}{UNSURE}"
 
 
 def suggested_spec(name: str, inspection: Inspection, suggestion: Suggestion) -> CheckpointSpec:

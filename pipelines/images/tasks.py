@@ -9,7 +9,7 @@ from typing import Any
 import diffusers
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.conditioning import MODES
+from pipelines.catalog.plan import MODES
 from pipelines.families.generic import family_stem
 from pipelines.families.registry import family_of
 from pipelines.families.task import Task

@@ -10,8 +10,8 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from pipelines.catalog.digests import Digests
 from pipelines.catalog.file_versions import files_version
+from pipelines.catalog.sums import Digests
 from server.accounts.batches import BatchStore
 from server.accounts.call_log import CallLog
 from server.accounts.calls import CallStore

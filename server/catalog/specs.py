@@ -5,10 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pipelines.catalog.conditioning import MODES
-from pipelines.catalog.file_versions import files_version
-from pipelines.catalog.hub_cache import find_snapshot
-from pipelines.catalog.plan import needs_two_passes
+from pipelines.catalog.file_versions import files_version, find_snapshot
+from pipelines.catalog.plan import MODES, needs_two_passes
 from pipelines.protocol.images import (
     UPSCALER_TILE_PX,
     CheckpointSpec,

@@ -213,7 +213,7 @@ def _number(text: str) -> int | float | str:
 
 
 def _manager() -> "CheckpointManager":
-    from pipelines.catalog.digests import Digests
+    from pipelines.catalog.sums import Digests
     from server.flows.checkpoints import CheckpointManager
 
     settings = read_settings()

@@ -15,15 +15,12 @@ from pipelines.catalog.adapters import Adapter, read_adapters
 from pipelines.catalog.base_search import find_bases, loads_all_components, nearest_base
 from pipelines.catalog.checkpoint_files import CheckpointError, CheckpointFiles
 from pipelines.catalog.checkpoint_folder import CheckpointFolder
-from pipelines.catalog.checksums import check_sum
-from pipelines.catalog.digests import Digests
-from pipelines.catalog.file_versions import checkpoint_files, files_in
+from pipelines.catalog.file_versions import HUB_CACHE, cache_of, checkpoint_files, delete, files_in, shortened
 from pipelines.catalog.folder_problems import similar_names
-from pipelines.catalog.hub_cache import HUB_CACHE, cache_of, delete, shortened
 from pipelines.catalog.inspection import Inspection, inspect_checkpoint
-from pipelines.catalog.manifest import Checked, manifest_of, sha256_of, verify, write_manifest
 from pipelines.catalog.pipeline_index import index_file
 from pipelines.catalog.suggestion import Suggestion, suggest
+from pipelines.catalog.sums import Checked, Digests, check_sum, manifest_of, sha256_of, verify, write_manifest
 from pipelines.catalog.weight_file import SINGLE_FILES, WeightFile
 from pipelines.catalog.weight_headers import BrokenFile
 from pipelines.protocol.images import CheckpointSpec

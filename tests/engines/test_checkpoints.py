@@ -13,9 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from pipelines.catalog import libraries
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.checksums import describe
 from pipelines.catalog.device_bytes import estimate_bytes
-from pipelines.catalog.digests import Digests
+from pipelines.catalog.sums import Digests, describe
 from pipelines.device.memory import compute_dtype
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.drawing.pipeline import ImagePipeline

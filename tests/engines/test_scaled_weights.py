@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.catalog.weight_file import WeightFile
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.loading.scaled_weights import load_unscaled
 from pipelines.protocol.images import CheckpointSpec
@@ -117,7 +118,7 @@ def test_scaled_weights_are_within_rounding_of_the_plain(
     plain: CheckpointSpec = request.getfixturevalue(kind)
     scaled = saved_as(plain, quantize, tmp_path / "scaled.safetensors")
     assert np.abs(draw(scaled) - draw(plain)).mean() < most + (DEVICE.type != "cpu")  # which computes in bfloat16
-    read, expected = load_unscaled(scaled.path, torch.float32), load_file(plain.path)
+    read, expected = load_unscaled(WeightFile(scaled.path), torch.float32), load_file(plain.path)
     assert read.keys() == expected.keys()
     for name in matrices(expected):
         error = (read[name] - expected[name]).norm() / expected[name].norm()

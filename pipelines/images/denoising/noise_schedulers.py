@@ -12,7 +12,7 @@ import torch
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.file_sampling import DEFAULTS, FileSampling
-from pipelines.catalog.name_hints import read_name_hints
+from pipelines.catalog.hints import read_name_hints
 from pipelines.protocol.images import CheckpointSpec, SamplingDefaults, Scalar
 
 KEY: Final = "sampling.scheduler_config"

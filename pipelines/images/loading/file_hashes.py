@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipelines.catalog.file_versions import FileVersion
-from pipelines.catalog.manifest import sha256_of
+from pipelines.catalog.sums import sha256_of
 from pipelines.catalog.weight_headers import WEIGHT_FILES
 
 

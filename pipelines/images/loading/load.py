@@ -16,9 +16,9 @@ from diffusers.loaders.single_file_utils import SingleFileComponentError
 from pipelines.catalog.base_search import inspect_file
 from pipelines.catalog.call_signature import installed_pipelines
 from pipelines.catalog.checkpoint_files import CheckpointError, CheckpointFiles
+from pipelines.catalog.class_facts import class_problems
 from pipelines.catalog.device_bytes import stays_float8
 from pipelines.catalog.pipeline_index import denoiser_name, index_file, is_left_out
-from pipelines.catalog.refused_classes import class_problems
 from pipelines.catalog.weight_file import WeightFile
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import Budgets, compute_dtype
@@ -76,15 +76,15 @@ def load_checkpoint(
     runtime, chosen = runtime_options.resolve(spec, device, budget_bytes, group.size)
     resolved = replace(spec, runtime=runtime)
     dtype = compute_dtype(runtime.dtype, device)
-    files, source = CheckpointFiles.of(spec), installed_pipelines()
+    files = CheckpointFiles.of(spec)
     folder = files.checked_folder
     index, name = folder.index, folder.index["_class_name"]
     pipeline_class = pipeline_class_of(index)
     if pipeline_class is None:
         raise CheckpointError(f"{index_file(folder.path)}: diffusers {diffusers.__version__} has no class {name}")
-    if problem := next(class_problems(index, folder.path, source), None):
+    if problem := next(class_problems(index, folder.path, installed_pipelines()), None):
         raise CheckpointError(problem)
-    file_sampling, of_file = inspect_file(files, index, source)
+    file_sampling, of_file = inspect_file(files, index)
     import_quantizers(folder, index)
     origin = origin_of(resolved)
     found = shared.find(resolved, origin, dtype, device)

@@ -11,7 +11,7 @@ import transformers
 from pipelines.catalog.checkpoint_files import CheckpointError, CheckpointFiles
 from pipelines.catalog.checkpoint_folder import read_json, single_variant
 from pipelines.catalog.file_layout import CODEC, DENOISER_PREFIX
-from pipelines.catalog.hub_cache import shortened
+from pipelines.catalog.file_versions import shortened
 from pipelines.catalog.weight_file import WeightFile
 from pipelines.device.weight_names import TELLING, check_loaded, check_names, load_model
 from pipelines.images.loading.parts import LIBRARIES

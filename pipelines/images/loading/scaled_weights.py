@@ -1,4 +1,4 @@
-"""Quantized weights of one file, multiplied by the scales beside them (pipelines.catalog.quantization)."""
+"""Quantized weights of one file, multiplied by the scales beside them."""
 
 import torch
 from safetensors.torch import load_file

@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Self
 
-from pipelines.catalog.conditioning import task_of
 from pipelines.catalog.estimate import is_duration
-from pipelines.catalog.plan import plan_job
+from pipelines.catalog.plan import plan_job, task_of
 from pipelines.catalog.weights import WeightsKey, weights_key
 from pipelines.protocol.images import ImageJob
 

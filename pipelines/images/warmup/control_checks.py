@@ -9,7 +9,7 @@ import numpy as np
 
 from pipelines.catalog.checkpoint_files import CheckpointError, CheckpointFiles
 from pipelines.catalog.checkpoint_folder import read_json
-from pipelines.catalog.control_problems import KEYS, why_it_does_not_fit
+from pipelines.catalog.own_parts import KEYS, why_it_does_not_fit
 from pipelines.catalog.pipeline_index import denoiser_name
 from pipelines.images.drawing.image_checks import NO_CHANGE, difference
 from pipelines.protocol.images import (

@@ -6,8 +6,7 @@ import threading
 from collections.abc import Sequence
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.checksums import describe, has_published_sums
-from pipelines.catalog.digests import Digests
+from pipelines.catalog.sums import Digests, describe, has_published_sums
 from pipelines.protocol.images import CheckpointSpec
 
 

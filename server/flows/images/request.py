@@ -5,8 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from pipelines.catalog.conditioning import find_task
-from pipelines.catalog.plan import fit_refine_strength
+from pipelines.catalog.plan import find_task, fit_refine_strength
 from pipelines.catalog.weight_headers import WEIGHT_FILES
 from pipelines.families.task import Task
 from pipelines.protocol.images import CheckpointSpec, Encoding, ImageFormat, ImageJob, RawImage, Sampling

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.digests import Digests
-from pipelines.catalog.manifest import CHUNK_BYTES
+from pipelines.catalog.sums import CHUNK_BYTES, Digests
 from server.accounts.catalogs import CatalogContent, CatalogStore, ChangeLockLost
 from server.accounts.db import Database
 from tests.unit.accounts.conftest import BOTH

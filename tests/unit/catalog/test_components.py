@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pipelines.catalog import libraries
+from pipelines.catalog.call_signature import has_weights
 from pipelines.catalog.checkpoint_files import CheckpointFiles
-from pipelines.catalog.components import has_weights
 from pipelines.catalog.libraries import how_to_install
 from pipelines.catalog.pipeline_index import component_names, is_left_out
 from pipelines.protocol.images import CheckpointSpec

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.digests import Digests
+from pipelines.catalog.sums import Digests
 
 
 @pytest.fixture

@@ -11,11 +11,9 @@ import pytest
 from pydantic import BaseModel
 
 from pipelines.catalog.checkpoint_files import CheckpointError, CheckpointFiles
-from pipelines.catalog.digests import Digests
-from pipelines.catalog.file_versions import FileVersion, files_in, files_version
-from pipelines.catalog.hub_cache import delete
-from pipelines.catalog.manifest import verify, write_manifest
+from pipelines.catalog.file_versions import FileVersion, delete, files_in, files_version
 from pipelines.catalog.suggestion import suggested_spec
+from pipelines.catalog.sums import Digests, verify, write_manifest
 from pipelines.catalog.weights import weights_key
 from pipelines.protocol.images import CheckpointSpec
 from server.catalog.chat import read_chat

@@ -15,7 +15,7 @@ from pipelines.catalog.base_search import find_bases, nearest_base
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.checkpoint_folder import CheckpointFolder
 from pipelines.catalog.device_bytes import estimate_bytes
-from pipelines.catalog.hub_cache import find_snapshot
+from pipelines.catalog.file_versions import find_snapshot
 from pipelines.catalog.suggestion import suggest
 from pipelines.catalog.weight_file import WeightFile
 from pipelines.catalog.weight_headers import BrokenFile, read_header

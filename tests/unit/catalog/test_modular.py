@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.modular import ModularClass, modular_class
+from pipelines.catalog.call_signature import ModularClass, modular_class
 from pipelines.catalog.pipeline_index import plain_index
 from pipelines.families.task import Task
 

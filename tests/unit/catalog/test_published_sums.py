@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.checksums import check_sum, describe, published_sums
-from pipelines.catalog.digests import Digests
-from pipelines.catalog.manifest import manifest_of
+from pipelines.catalog.sums import Digests, check_sum, describe, manifest_of, published_sums
 from server.catalog.images import load_catalog
 from server.errors import BadRequest
 from server.flows.checkpoints import CheckpointManager

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.catalog.call_signature import PipelineSource
-from pipelines.catalog.refused_classes import why_refused
+from pipelines.catalog.class_facts import why_refused
 from pipelines.families.registry import family_of
 from pipelines.families.task import Task
 from server.data_folders import REPOSITORY

@@ -1,22 +1,26 @@
-"""Why a pipeline can't be built and draw images for calls: by its class's source and its index, before anything is
-loaded.
+"""What a pipeline's class can do, or why it can't draw images for calls: before anything is loaded."""
 
-It is decided from the arguments of a class's call, the parts of its constructor and the fields of its output, so that a
-class that the library gains is judged alike; what these don't say is in its family's file.
-"""
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, replace
 from inspect import Parameter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from pipelines.catalog.call_signature import PipelineSource
-from pipelines.catalog.components import is_known
-from pipelines.catalog.modular import modular_class
+from pipelines.catalog.call_signature import PipelineSource, installed_pipelines, is_known, modular_class
 from pipelines.catalog.pipeline_index import class_of, component_names, is_left_out
-from pipelines.families.generic import Call
+from pipelines.catalog.plan import MODES
+from pipelines.families.generic import Call, Config, Family
 from pipelines.families.registry import family_of
+from pipelines.families.task import Task
+from pipelines.protocol.images import CheckpointSpec, Conditioning
+from pipelines.protocol.messages import Capabilities
 
+GREY, RGBA = 1, 4  # channels
+ReadMode = Literal["RGB", "RGBA", "L"]
+UPSCALES: Final = Capabilities(  # of an upscaler
+    text=False, references=0, mask=False, second_pass=True, negative_prompt=False, guidance=False, any_steps=False,
+    prompt=False,
+)  # fmt: skip
 OWN_LIBRARIES: Final = ("diffusers", "transformers")
 IMAGES: Final = frozenset({"images", "image"})  # fields of outputs that have images
 OTHERS: Final = {  # fields of other outputs, or the ends of their names -> what these classes do
@@ -39,6 +43,86 @@ ONLY_WITH: Final = {  # parts -> what the images are drawn with
     "in [[t2i_adapters]]",
 }
 GIVEN: Final = frozenset({"prompt", "image", "mask_image", "control_image"})  # what calls have
+
+
+@dataclass(frozen=True, slots=True)
+class ClassFacts:
+    """What the class that an index names takes and draws, and what keeps it from being built of the index's parts."""
+
+    call: Call  # empty if the class is not known
+    conditioning: Conditioning
+    capabilities: Capabilities | None  # as the classes announce them; warmup tries them
+    problems: tuple[str, ...]
+
+
+def read_class(index: Mapping[str, Any], folder: Path | None, codec: Config, denoiser_config: Config) -> ClassFacts:
+    """Return the facts about the class that an index names, with the configs of its codec and its denoiser. `folder` is
+    the one that the problems name."""
+    source, class_name = installed_pipelines(), index.get("_class_name") or ""
+    call, tasks = _call_and_tasks(class_name, codec, source)
+    unknown = [f"{folder}: the installed diffusers has no pipeline {class_name}"] if class_name and call is None else []
+    problems = (*unknown, *class_problems(index, folder, source))
+    conditioning: Conditioning = "native" if Task.NATIVE in tasks else "img2img"
+    if not class_name or not call:
+        return ClassFacts({}, conditioning, None, problems)
+    spec = CheckpointSpec("", Path(), None, "", conditioning, MODES[conditioning].max_references)
+    announced = declared_capabilities(family_of(class_name), call, tasks, spec, index, denoiser_config)
+    return ClassFacts(call, conditioning, replace(announced, transparent=draws_alpha(codec)), problems)
+
+
+def _call_and_tasks(class_name: str, codec: Config, source: PipelineSource) -> tuple[Call | None, frozenset[Task]]:
+    """Return the parameters of a class's call, None if the library has no such class, with the tasks that the class and
+    its siblings draw. A codec with means has latents of another scale, at which no image can start late."""
+    call = source.parameters(class_name)
+    if call is None and class_name and (modular := modular_class(source.folder, class_name)) is not None:
+        return modular.inputs, modular.tasks
+    methods = source.methods(class_name) if codec.get("latents_mean") is None else ()
+    return call, frozenset(family_of(class_name).drawn_by(class_name, call or {}, methods, source.has))
+
+
+def declared_capabilities(
+    family: Family, call: Call, tasks: Container[Task], spec: CheckpointSpec, config: Config, denoiser_config: Config
+) -> Capabilities:
+    """Return the capabilities that the pipeline classes announce, before they are tried, without those of its codec.
+    `call` is that of the checkpoint's own class, `config` that of the pipeline."""
+    return Capabilities(
+        text=Task.TEXT in tasks,
+        references=spec.max_references if MODES[spec.conditioning].task in tasks else 0,
+        mask=Task.INPAINT in tasks,
+        second_pass=Task.REDRAW in tasks or Task.INPAINT in tasks,
+        negative_prompt=family.takes_negative_prompt(call, config),
+        guidance=family.takes_guidance(call, config, denoiser_config),
+        any_steps=True,
+        prompt="prompt" in call,
+        layers=family.layers is not None,
+        at_once=family.at_once,
+    )
+
+
+def read_mode(codec: Mapping[str, Any]) -> ReadMode:
+    """Return the mode in which a codec with this config takes an image. Without a codec, images are colours."""
+    channels = _first_value(codec, "in_channels", "input_channels")
+    return "RGBA" if channels == RGBA else "L" if channels == GREY else "RGB"
+
+
+def draws_alpha(codec: Mapping[str, Any]) -> bool:
+    """Return whether a codec with this config draws images with an alpha channel."""
+    return _first_value(codec, "out_channels", "input_channels") == RGBA
+
+
+def _first_value(codec: Mapping[str, Any], *names: str) -> object:
+    """Return the value of the first of these names that a config has: some codecs call both sides by one name."""
+    return next((codec[name] for name in names if name in codec), None)
+
+
+def codec_scale(codec: Config) -> int:
+    """Return how many pixels a latent has along a side, computed from a codec's config as diffusers' pipelines do; 8 if
+    it does not say."""
+    for key in ("block_out_channels", "encoder_block_out_channels"):
+        if isinstance(blocks := codec.get(key), list):
+            return int(2 ** (len(blocks) - 1))
+    doublings = codec.get("temperal_downsample")  # sic, of video codecs
+    return int(2 ** len(doublings)) if isinstance(doublings, list) else 8
 
 
 def why_refused(class_name: str, source: PipelineSource) -> str | None:
