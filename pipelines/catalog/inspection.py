@@ -30,20 +30,13 @@ class Part:
     weights: int
     bytes: int  # of its files
     dtypes: tuple[str, ...]
-    largest_weights: int  # of its largest tensor
 
     @classmethod
     def of(cls, name: str, class_name: str, tensors: Iterable[Tensor]) -> "Part":
         """Return the part that has these tensors."""
         listed = list(tensors)
-        return cls(
-            name=name,
-            class_name=class_name,
-            weights=sum(tensor.weights for tensor in listed),
-            bytes=sum(tensor.bytes for tensor in listed),
-            dtypes=tuple(sorted({tensor.dtype for tensor in listed})),
-            largest_weights=max((tensor.weights for tensor in listed), default=0),
-        )
+        weights, size = sum(tensor.weights for tensor in listed), sum(tensor.bytes for tensor in listed)
+        return cls(name, class_name, weights, size, tuple(sorted({tensor.dtype for tensor in listed})))
 
 
 @dataclass(frozen=True, slots=True)
