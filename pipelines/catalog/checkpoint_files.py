@@ -11,7 +11,7 @@ from typing import Any
 from pipelines.catalog.checkpoint_folder import WEIGHTS, CheckpointFolder, read_json
 from pipelines.catalog.file_kinds import FileKind
 from pipelines.catalog.file_layout import missing_parts
-from pipelines.catalog.file_versions import files_in, status_of
+from pipelines.catalog.file_versions import files_in
 from pipelines.catalog.folder_problems import SHARD, other_kind, part_problems, similar_names
 from pipelines.catalog.own_parts import differences, own_files, own_parts
 from pipelines.catalog.pipeline_index import component_names, denoiser_name, index_file, missing_part
@@ -37,11 +37,15 @@ class CheckpointFiles:
     @classmethod
     def at(cls, path: Path, base: Path | None = None, config: Path | None = None) -> "CheckpointFiles":
         """Open the checkpoint at a path, with `base` or `config` beside a single file. Raises nothing."""
-        beside, status = base or config, status_of(path)
-        if status is not None and stat.S_ISDIR(status.st_mode):
+        beside = base or config
+        try:
+            mode = path.stat().st_mode
+        except (OSError, ValueError):  # the checks say why
+            mode = 0
+        if stat.S_ISDIR(mode):
             folder = CheckpointFolder(path)
             return cls(folder.path, folder=folder)
-        file = WeightFile(path) if status is not None and stat.S_ISREG(status.st_mode) else None
+        file = WeightFile(path) if stat.S_ISREG(mode) else None
         return cls(path, file, CheckpointFolder(beside) if beside is not None else None, base is not None)
 
     @classmethod
@@ -61,7 +65,7 @@ class CheckpointFiles:
         self._check_path()
         if self.folder is None and (kind := self._kind) is not None:
             raise CheckpointError(f"{self.path}: {kind}")
-        if self.file is not None and (why := _why_no_single_file(self.file)) is not None:
+        if self.file is not None and (why := self._why_no_single_file()) is not None:
             raise CheckpointError(f"{self.path}: {why}")
         if self.folder is None or (self.file is not None and not self.file.is_single):
             raise CheckpointError(
@@ -84,6 +88,18 @@ class CheckpointFiles:
     def _kind(self) -> FileKind | None:
         """Return the kind of a file that is no image checkpoint. Raises BrokenFile, also for a pipe."""
         return (self.file or WeightFile(self.path)).kind if self.path.suffix in SINGLE_FILES else None
+
+    def _why_no_single_file(self) -> str | None:
+        """Return why a file can't be a single-file checkpoint, by its name: it is one of several shards, or has another
+        ending."""
+        if SHARD.search(self.path.name):
+            return "one of several files of a model: name their folder, with the key `denoiser` if it is a denoiser's"
+        try:
+            is_named_otherwise = self.file is not None and not self.file.is_single and bool(self.file.tensors)
+        except BrokenFile:
+            return None
+        stem = self.path.stem
+        return f"a .safetensors file under another name: call it {stem}.safetensors" if is_named_otherwise else None
 
     def _check_path(self) -> None:
         """Raise CheckpointError for a path that can't be read, and for a pickle."""
@@ -171,18 +187,3 @@ class CheckpointFiles:
         float8 = sum(tensor.weights for tensor in self.file.denoiser if tensor.dtype.startswith("F8"))
         is_scaled = bool(self.file.denoiser_quantization.scales)
         return not is_scaled and 2 * float8 > sum(tensor.weights for tensor in self.file.denoiser)
-
-
-def _why_no_single_file(file: WeightFile) -> str | None:
-    """Return why a file can't be a single-file checkpoint, by its name: it is one of several shards, or has another
-    ending."""
-    if SHARD.search(file.path.name):
-        return "one of several files of a model: name their folder, with the key `denoiser` if it is a denoiser's"
-    if file.is_single:
-        return None
-    try:
-        is_named_otherwise = bool(file.tensors)
-    except BrokenFile:
-        return None
-    stem = file.path.stem
-    return f"a .safetensors file under another name: call it {stem}.safetensors" if is_named_otherwise else None

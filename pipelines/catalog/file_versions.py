@@ -90,7 +90,7 @@ def checkpoint_files(checkpoint: Path) -> list[Path]:
 def files_in(path: Path) -> list[Path]:
     """List all files below a folder, in order, with those behind links to folders, which `rglob` leaves out. What is no
     folder is listed alone. A link to a folder that it is in leads nowhere new."""
-    root = status_of(path)
+    root = _status(path)
     if root is None or not stat.S_ISDIR(root.st_mode):
         return [path]
     found: list[Path] = []
@@ -98,7 +98,7 @@ def files_in(path: Path) -> list[Path]:
     while folders:
         folder, above = folders.pop()
         for each in _inside(folder):
-            status = status_of(each)
+            status = _status(each)
             if status is not None and stat.S_ISREG(status.st_mode):
                 found.append(each)
             elif status is not None and stat.S_ISDIR(status.st_mode):
@@ -114,7 +114,7 @@ def _inside(folder: Path) -> list[Path]:
         return []
 
 
-def status_of(path: Path) -> os.stat_result | None:
+def _status(path: Path) -> os.stat_result | None:
     """Return the state of what a path or a link leads to; None if that is nothing that can be found."""
     try:
         return path.stat()

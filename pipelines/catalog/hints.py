@@ -7,7 +7,7 @@ distilled to few steps, or trained to predict v.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -35,41 +35,6 @@ class CardValue:
 
     value: float
     is_certain: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """The card beside the weights, with the names that the checkpoint may have in it. It is empty if there is none."""
-
-    text: str
-    names: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, checkpoint: Path) -> "Card":
-        """Read the card of a file or a folder. It may be called there by its own name or by its repository's."""
-        is_file, cache = checkpoint.is_file(), cache_of(checkpoint)
-        names = [checkpoint.name, checkpoint.stem] if is_file else [checkpoint.name] if cache is None else []
-        if cache is not None:
-            repository = cache.name.removeprefix(HUB_CACHE).replace("--", "/")
-            names += [repository, repository.rpartition("/")[2]]
-        try:
-            text = ((checkpoint.parent if is_file else checkpoint) / "README.md").read_text(errors="replace")
-        except OSError:
-            text = ""
-        return cls(text, tuple(names))
-
-    def value_of(self, argument: str) -> CardValue | None:
-        """Return the value of a call's argument; None if the card has none."""
-        fenced = [COMMENT.sub("", match[2]) for match in FENCED.finditer(self.text)]
-        found = [(example, value) for example in fenced if (value := _value(example, argument, self.text)) is not None]
-        if not found:
-            value = _value(self.text, argument, self.text)
-            return CardValue(value, True) if value is not None else None
-        for name in self.names:
-            whole_name = re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)")
-            if own := [value for example, value in found if whole_name.search(example)]:
-                return CardValue(own[0], len(set(own)) == 1)
-        return CardValue(found[0][1], len({value for _, value in found}) == 1)
 
 
 def _value(text: str, argument: str, card: str) -> float | None:
@@ -110,12 +75,6 @@ class NameHints:
         return f"its name says {word}: check it"
 
 
-def checkpoint_hints(path: Path) -> NameHints:
-    """Return the hints in the name of a checkpoint, or of the download that it is in."""
-    cache = cache_of(path)
-    return read_name_hints(f"{cache.name if cache is not None else ''} {path.stem if path.is_file() else path.name}")
-
-
 def read_name_hints(name: str) -> NameHints:
     """Return the hints in a file's or a folder's name."""
     text = " ".join(WORDS.findall(name)).lower()
@@ -126,6 +85,44 @@ def read_name_hints(name: str) -> NameHints:
         count if 1 <= count <= 50 else None,
         PREDICTS_V.search(text) is not None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """The card beside the weights, with the names that the checkpoint may have in it, and the hints in its own name.
+    The card is empty if there is none."""
+
+    card: str
+    names: tuple[str, ...] = ()
+    hints: NameHints = field(default_factory=NameHints)
+
+    @classmethod
+    def of(cls, checkpoint: Path) -> "Description":
+        """Read what is written of a file or a folder: by its own name, or by that of the download that it is in."""
+        is_file, cache = checkpoint.is_file(), cache_of(checkpoint)
+        names = [checkpoint.name, checkpoint.stem] if is_file else [checkpoint.name] if cache is None else []
+        if cache is not None:
+            repository = cache.name.removeprefix(HUB_CACHE).replace("--", "/")
+            names += [repository, repository.rpartition("/")[2]]
+        try:
+            text = ((checkpoint.parent if is_file else checkpoint) / "README.md").read_text(errors="replace")
+        except OSError:
+            text = ""
+        own = checkpoint.stem if is_file else checkpoint.name
+        return cls(text, tuple(names), read_name_hints(f"{cache.name if cache is not None else ''} {own}"))
+
+    def value_of(self, argument: str) -> CardValue | None:
+        """Return the value of a call's argument; None if the card has none."""
+        fenced = [COMMENT.sub("", match[2]) for match in FENCED.finditer(self.card)]
+        found = [(example, value) for example in fenced if (value := _value(example, argument, self.card)) is not None]
+        if not found:
+            value = _value(self.card, argument, self.card)
+            return CardValue(value, True) if value is not None else None
+        for name in self.names:
+            whole_name = re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)")
+            if own := [value for example, value in found if whole_name.search(example)]:
+                return CardValue(own[0], len(set(own)) == 1)
+        return CardValue(found[0][1], len({value for _, value in found}) == 1)
 
 
 def named_class(name: str, class_name: str, source: PipelineSource) -> str | None:

@@ -1,7 +1,7 @@
 """A checkpoint's class, parts and capabilities, from its configs and the headers of its files: no weights are read,
 nothing is imported, so it takes a fraction of a second."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,8 @@ def inspect_checkpoint(files: CheckpointFiles) -> Inspection:
     problems += of_class.problems
     problems += quantization_problems(folder, index) if folder is not None else ()
     needs = missing_libraries(files.path, folder, index)
-    problems += _variant_problems(files) if index and not problems else ()
+    if index and not problems and not files.has_all:
+        problems += _problem_of(files.find_variant)
     return Inspection(
         files=files,
         class_name=index.get("_class_name"),
@@ -198,9 +199,9 @@ def _of_file(
     return found
 
 
-def _variant_problems(files: CheckpointFiles) -> Iterator[str]:
+def _problem_of(check: Callable[[], object]) -> list[str]:
     try:
-        if not files.has_all:
-            files.find_variant()
+        check()
     except CheckpointError as error:
-        yield str(error)
+        return [str(error)]
+    return []

@@ -11,7 +11,7 @@ from typing import Any
 from pipelines.catalog.call_signature import PipelineSource, installed_pipelines
 from pipelines.catalog.class_facts import codec_scale
 from pipelines.catalog.file_versions import files_version
-from pipelines.catalog.hints import Card, NameHints, checkpoint_hints
+from pipelines.catalog.hints import Description, NameHints
 from pipelines.catalog.inspection import Inspection
 from pipelines.catalog.plan import MODES
 from pipelines.families.registry import family_of
@@ -24,7 +24,7 @@ from pipelines.protocol.images import (
     SchedulerConfig,
 )
 
-FoundCard = tuple[Card, str]
+FoundCard = tuple[Description, str]
 Setting = float | str | Mapping[str, Scalar] | None  # of a catalog file; None where it has no such key
 
 FEW_STEPS = 4  # of a checkpoint that is distilled, and whose card does not say
@@ -101,9 +101,9 @@ def suggest(inspection: Inspection) -> Suggestion:
         once = Value(1, "a tile takes one pass")
         return Suggestion("upscale", once, Value(1.0, "it has none"), area, area, "redraw", Noise())
     source = installed_pipelines()
-    named = checkpoint_hints(inspection.path)
+    own = Description.of(inspection.path)
+    named, cards = own.hints, list(_cards(inspection, own))
     few = next(_signs_of_few_steps(inspection, named), None)
-    cards = list(_cards(inspection, named))
     area = _native_area(inspection, source)
     return Suggestion(
         conditioning=inspection.conditioning,
@@ -222,16 +222,17 @@ def _in_cards(cards: Iterable[FoundCard], argument: str) -> Value | None:
     return None
 
 
-def _cards(inspection: Inspection, named: NameHints) -> Iterator[FoundCard]:
+def _cards(inspection: Inspection, own: Description) -> Iterator[FoundCard]:
     """Yield the checkpoint's own card; then, of a single file, its base's, which is more like it than its class's
     defaults are, unless the file alone is distilled by its name. It may be another training, and a base may be
     distilled. After each come the words that say where its values were found."""
-    yield Card.of(inspection.path), "README.md of the checkpoint"
+    yield own, "README.md of the checkpoint"
     if inspection.files.file is None or inspection.folder is None or inspection.folder == inspection.path.parent:
         return
-    if named.distilled is None or checkpoint_hints(inspection.folder).distilled is not None:
+    beside = Description.of(inspection.folder)
+    if own.hints.distilled is None or beside.hints.distilled is not None:
         name = "base" if inspection.base is not None else "folder of configs"
-        yield Card.of(inspection.folder), f"README.md of the {name}{UNSURE}"
+        yield beside, f"README.md of the {name}{UNSURE}"
 
 
 def suggested_spec(name: str, inspection: Inspection, suggestion: Suggestion) -> CheckpointSpec:

@@ -65,7 +65,7 @@ class WeightFile:
     @cached_property
     def denoiser_quantization(self) -> Quantization:
         """Return how the denoiser's weights alone are quantized. Raises BrokenFile."""
-        if self.path.suffix != ".safetensors":
+        if self.path.suffix != ".safetensors" or len(self.denoiser) == len(self.tensors):
             return self.quantization
         return read_quantization(self.path, Header(tuple(self.denoiser), self.header.metadata))
 

@@ -314,8 +314,8 @@ class CheckpointManager:
 
     def _on_disk(self) -> Iterator[Path]:
         for path in sorted(self._weights.iterdir()) if self._weights.is_dir() else []:
-            is_folder = index_file(path).is_file() or path.name.startswith(HUB_CACHE)
-            if not path.name.startswith(".") and (is_folder or path.suffix in SINGLE_FILES):
+            named = path.suffix in SINGLE_FILES or path.name.startswith(HUB_CACHE)
+            if not path.name.startswith(".") and (named or index_file(path).is_file()):
                 yield path
 
     def _found(self, path: Path, models: Sequence[str]) -> ListedCheckpoint:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.hints import Card, CardValue
+from pipelines.catalog.hints import CardValue, Description
 from pipelines.catalog.suggestion import suggest
 from tests.support.weight_files import denoiser_file, flux_folder, inspect_checkpoint
 
@@ -66,7 +66,7 @@ pipe(prompt, num_inference_steps=8, guidance_scale=0)
     ],
 )  # fmt: skip
 def test_the_value_of_an_argument(card: str, argument: str, names: list[str], value: CardValue | None) -> None:
-    assert Card(card, tuple(names)).value_of(argument) == value
+    assert Description(card, tuple(names)).value_of(argument) == value
 
 
 def test_a_checkpoint_gets_the_values_of_the_example_that_names_it(tmp_path: Path) -> None:
