@@ -144,9 +144,9 @@ class PipelineSource:
         """Return the keys of a scheduler's config that the class takes, those of its constructor; none if there is no
         such class."""
         for file in sorted((self.folder / "schedulers").glob("*.py")) if self.folder is not None else ():
-            if f"class {class_name}(" in file.read_text(encoding="utf-8"):
-                body = _classes(file)[class_name].body
-                made = (each for each in body if isinstance(each, ast.FunctionDef) and each.name == "__init__")
+            is_in = f"class {class_name}(" in file.read_text(encoding="utf-8")
+            if is_in and (found := _classes(file).get(class_name)) is not None:
+                made = (each for each in found.body if isinstance(each, ast.FunctionDef) and each.name == "__init__")
                 return frozenset(each.arg for init in made for each in init.args.args if each.arg != "self")
         return frozenset()
 

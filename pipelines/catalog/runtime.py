@@ -10,68 +10,46 @@ from pipelines.protocol.images import Offload, Quantize, Runtime
 
 FP8_CAPABILITY: Final = (8, 9)  # Ada, Hopper and later multiply float8 matrices
 
+Option = tuple[str, Callable[[Runtime], bool]]  # as messages name it, and whether it is set
+COMPILE: Final[Option] = "compile", lambda r: r.compile
+FP8: Final[Option] = "quantize = 'fp8'", lambda r: r.quantize == "fp8"
+OFFLOAD: Final[Option] = "offload", lambda r: r.offload != "none"
+BY_GROUP: Final[Option] = "offload = 'group'", lambda r: r.offload == "group"
+LORA_FOLDER: Final[Option] = "lora_folder", lambda r: r.lora_folder is not None
+SEVERAL: Final[Option] = "gpus", lambda r: r.gpus > 1
+TOGETHER: Final[Option] = "gpus", lambda r: r.gpus > 1 and r.parallel in {"context", "tensor"}  # in one forward pass
 # Two options, and why they defeat each other. Graph runs a step were counted on a transformer of 20 blocks: 20 with
 # compile alone, 20 with a first-block cache, 55 with taylorseer, 300 with float8.
-CONFLICTS: Final[tuple[tuple[str, Callable[[Runtime], bool], str, Callable[[Runtime], bool], str], ...]] = (
-    (
-        "compile", lambda r: r.compile, "quantize = 'float8'", lambda r: r.quantize == "float8",
-        "it casts the weights before every layer, so that almost nothing is compiled; 'fp8' computes in float8",
-    ),
-    (
-        "compile", lambda r: r.compile, "cache.method = 'taylorseer'",
-        lambda r: r.cache is not None and r.cache.method == "taylorseer",
-        "it breaks every block into three graphs; 'first-block' does not",
-    ),
-    (
-        "compile", lambda r: r.compile, "offload = 'group'", lambda r: r.offload == "group",
-        "layers are copied by hooks between them, so that almost nothing is compiled; 'model' moves whole components",
-    ),
-    (
-        "compile", lambda r: r.compile, "lora_folder", lambda r: r.lora_folder is not None,
-        "adapters that calls name change the layers, which are then compiled anew while all calls wait",
-    ),
-    (
-        "quantize = 'fp8'", lambda r: r.quantize == "fp8", "loras or lora_folder",
-        lambda r: bool(r.loras) or r.lora_folder is not None, "adapters are added to weights that are not quantized",
-    ),
-    (
-        "quantize = 'fp8'", lambda r: r.quantize == "fp8", "offload = 'group'", lambda r: r.offload == "group",
-        "copying the weights for every step takes longer than computing in float8 saves; use 'float8' with it",
-    ),
-    (
-        "quantize = 'int8' or 'int4'", lambda r: r.quantize in {"int8", "int4"}, "offload",
-        lambda r: r.offload != "none", "torchao's weights can't be moved while images are drawn; 'float8' can",
-    ),
-    (
-        "gpus", lambda r: r.gpus > 1, "offload", lambda r: r.offload != "none",
-        "both say where the weights are",
-    ),
-    (
-        "gpus", lambda r: _is_parallel(r), "compile", lambda r: r.compile,
-        "the exchanges between the devices are not compiled",
-    ),
-    (
-        "gpus", lambda r: _is_parallel(r), "cache", lambda r: r.cache is not None,
-        "each device would decide by its own part of the image which steps to skip",
-    ),
-    (
-        "gpus", lambda r: _is_parallel(r), "lora_folder", lambda r: r.lora_folder is not None,
-        "adapters that calls name would change the weights of one device alone",
-    ),
-    (
-        "gpus", lambda r: r.gpus > 1, "quantize", lambda r: r.quantize not in {"none", "fp8"},
-        "such weights can't be sent to other devices; 'fp8' can",
-    ),
-    (
-        "parallel = 'tensor'", lambda r: r.parallel == "tensor", "quantize or loras",
-        lambda r: r.quantize != "none" or bool(r.loras), "the plans divide plain weights",
-    ),
+CONFLICTS: Final[tuple[tuple[Option, Option, str], ...]] = (
+    (COMPILE, ("quantize = 'float8'", lambda r: r.quantize == "float8"),
+     "it casts the weights before every layer, so that almost nothing is compiled; 'fp8' computes in float8"),
+    (COMPILE, ("cache.method = 'taylorseer'", lambda r: r.cache is not None and r.cache.method == "taylorseer"),
+     "it breaks every block into three graphs; 'first-block' does not"),
+    (COMPILE, BY_GROUP, "layers are copied by hooks between them, so that almost nothing is compiled; 'model' moves "
+     "whole components"),
+    (COMPILE, LORA_FOLDER, "adapters that calls name change the layers, which are then compiled anew while all calls "
+     "wait"),
+    (FP8, ("loras or lora_folder", lambda r: bool(r.loras) or r.lora_folder is not None),
+     "adapters are added to weights that are not quantized"),
+    (FP8, BY_GROUP, "copying the weights for every step takes longer than computing in float8 saves; use 'float8' with "
+     "it"),
+    (("quantize = 'int8' or 'int4'", lambda r: r.quantize in {"int8", "int4"}), OFFLOAD,
+     "torchao's weights can't be moved while images are drawn; 'float8' can"),
+    (SEVERAL, OFFLOAD, "both say where the weights are"),
+    (TOGETHER, COMPILE, "the exchanges between the devices are not compiled"),
+    (TOGETHER, ("cache", lambda r: r.cache is not None),
+     "each device would decide by its own part of the image which steps to skip"),
+    (TOGETHER, LORA_FOLDER, "adapters that calls name would change the weights of one device alone"),
+    (SEVERAL, ("quantize", lambda r: r.quantize not in {"none", "fp8"}),
+     "such weights can't be sent to other devices; 'fp8' can"),
+    (("parallel = 'tensor'", lambda r: r.parallel == "tensor"),
+     ("quantize or loras", lambda r: r.quantize != "none" or bool(r.loras)), "the plans divide plain weights"),
 )  # fmt: skip
 
 
 def check_conflicts(runtime: Runtime) -> None:
     """Check that no two options defeat each other. Raises CheckpointError."""
-    for one, has_one, other, has_other, reason in CONFLICTS:
+    for (one, has_one), (other, has_other), reason in CONFLICTS:
         if has_one(runtime) and has_other(runtime):
             raise CheckpointError(f"runtime: {one} and {other} defeat each other: {reason}")
 
@@ -112,8 +90,3 @@ def choose_runtime(
 def _name(quantize: Quantize, offload: Offload) -> str:
     options = {"quantize": quantize, "offload": offload}
     return " and ".join(f"{key} = {value!r}" for key, value in options.items() if value != "none") or "plain"
-
-
-def _is_parallel(runtime: Runtime) -> bool:
-    """Return whether several devices compute a forward pass."""
-    return runtime.gpus > 1 and runtime.parallel in {"context", "tensor"}

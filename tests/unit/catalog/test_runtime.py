@@ -68,7 +68,7 @@ def test_the_documentation_has_every_option_alone_and_in_pairs() -> None:
 
 
 def test_every_conflict_names_two_options() -> None:
-    assert len({(one, other) for one, _, other, _, _ in CONFLICTS}) == len(CONFLICTS)
+    assert len({(one, other) for (one, _), (other, _), _ in CONFLICTS}) == len(CONFLICTS)
 
 
 @pytest.mark.parametrize(
