@@ -21,8 +21,8 @@ from PIL import Image
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded; the server has the other core
 
 from benchmarks.family_page import FamilyPage
-from pipelines.catalog.checkpoint_folder import CheckpointFolder
-from pipelines.catalog.libraries import needed_libraries
+from pipelines.checkpoints.folder.folder import CheckpointFolder
+from pipelines.checkpoints.folder.libraries import needed_libraries
 from tests.support.family_drive import Driven, drive
 from tests.support.harness import REPOSITORY, Server, assert_clean
 from tests.support.tiny_families import FAMILIES, make_family

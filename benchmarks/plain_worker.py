@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import numpy as np
 
 from pipelines import worker
-from pipelines.catalog.checkpoint_files import CheckpointFiles
-from pipelines.catalog.own_parts import own_parts
+from pipelines.checkpoints.folder.files import CheckpointFiles
+from pipelines.checkpoints.folder.own_parts import own_parts
 from pipelines.images.job_files import encode
 from pipelines.protocol.chat import (
     Admitted,

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from pipelines.catalog.memory import CHAT_CACHE_SHARE
+from pipelines.checkpoints.memory.shares import CHAT_CACHE_SHARE
 from pipelines.device.heap import share_one_arena
 from pipelines.device.offline import quiet_libraries
 from pipelines.protocol.chat import ChatCapabilities

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pipelines.catalog.memory import host_memory_bytes
+from pipelines.checkpoints.memory.shares import host_memory_bytes
 from pipelines.images.loading.fp8 import supports_scaled_matmul
 
 

@@ -12,7 +12,7 @@ from benchmarks.gpu.engine import Bench, Pixels, difference, serving
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.networks import flux_pipeline
 from benchmarks.gpu.report import Report
-from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError
 from pipelines.images.loading import compilation, runtime_options
 from pipelines.protocol.images import StepCache
 

@@ -8,9 +8,9 @@ from rich.table import Table
 
 from benchmarks.real_memory.networks import CHECKPOINTS
 from benchmarks.real_memory.parts import ROWS, Measured, Part, measured
-from pipelines.catalog.device_bytes import device_bytes
-from pipelines.catalog.memory import CONTEXT_BYTES, weights_budget
-from pipelines.catalog.runtime import choose_runtime
+from pipelines.checkpoints.memory.device_bytes import device_bytes
+from pipelines.checkpoints.memory.runtime import choose_runtime
+from pipelines.checkpoints.memory.shares import CONTEXT_BYTES, weights_budget
 from pipelines.device.memory import HELD_SHARE
 from pipelines.protocol.images import Quantize, Runtime
 

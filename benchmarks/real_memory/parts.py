@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks.real_memory.networks import CHECKPOINTS, Encoder, Network, RealCheckpoint, weights
 from benchmarks.real_memory.peak import fused_attention, peak_bytes
-from pipelines.catalog.device_bytes import quantized_bytes
-from pipelines.catalog.weight_headers import Tensor
+from pipelines.checkpoints.memory.device_bytes import quantized_bytes
+from pipelines.checkpoints.weight_file.header import Tensor
 from pipelines.images.loading.fp8 import Fp8Linear, suitable_linears
 from pipelines.protocol.images import Quantize
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 
-from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.chat.batching import Batching, find_batching
 from pipelines.chat.chat_template import ChatTemplates
 from pipelines.chat.checkpoint_files import check_files, open_checkpoint
@@ -15,6 +14,7 @@ from pipelines.chat.packed_linear import pack_linears
 from pipelines.chat.syntax.families import TABLE
 from pipelines.chat.syntax.output_syntax import OutputSyntax
 from pipelines.chat.tokens import TokenTable
+from pipelines.checkpoints.errors import CheckpointError
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import copy_mapped_weights
 from pipelines.protocol.chat import ChatCapabilities, ChatSpec

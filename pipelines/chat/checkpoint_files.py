@@ -18,9 +18,9 @@ from transformers import (
 from transformers.integrations.mistral.tokenizer import convert_tekken_tokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
-from pipelines.catalog.chat_files import FLOAT8, GGUF, MLX, missing_packages, quantized_by
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.weight_headers import WEIGHT_FILES, pickles_in, read_header
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.memory.chat_files import FLOAT8, GGUF, MLX, missing_packages, quantized_by
+from pipelines.checkpoints.weight_file.header import WEIGHT_FILES, pickles_in, read_header
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import compute_dtype
 from pipelines.device.quantizers import quantizing_config

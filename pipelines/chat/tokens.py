@@ -6,7 +6,7 @@ from typing import Any
 from llguidance import LLTokenizer
 from llguidance.hf import from_tokenizer
 
-from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError
 
 
 class TokenTable:

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from pipelines.catalog.memory import CHAT_CACHE_SHARE, host_memory_bytes, weights_budget
+from pipelines.checkpoints.memory.shares import CHAT_CACHE_SHARE, host_memory_bytes, weights_budget
 from pipelines.device.failures import clear_frames, is_out_of_memory, watch_device
 from pipelines.device.heap import return_freed_memory
 from pipelines.protocol.images import Dtype
@@ -44,7 +44,7 @@ class Budgets:
         chat_cache_share: float = CHAT_CACHE_SHARE,
     ) -> Self:
         """Return the operator's figures, or shares of the machine's memory. `others_bytes` are those that workers of
-        other kinds will use on the device beside the chat's cache (pipelines.catalog.memory); 0 without such workers.
+        other kinds will use on the device beside the chat's cache; 0 without such workers.
         The memory of the host is divided between so many image workers, so on CPUs that of the device is too."""
         host = host_memory_bytes() / image_workers
         free, total = torch.cuda.mem_get_info(device) if device.type == "cuda" else (host, host)

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any, Final
 
-from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError
 from pipelines.protocol.images import Quantize
 
 LIBRARIES: Final = {"nf4": ("bitsandbytes",), "int8": ("torchao",), "int4": ("torchao", "mslk")}

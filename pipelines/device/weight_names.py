@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import torch
 
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.weight_headers import read_header
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.weight_file.header import read_header
 from pipelines.device.memory import plain_tensors
 from pipelines.families.registry import all_families
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.estimate import Speeds
-from pipelines.catalog.weights import WeightsKey, weights_key
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.work.estimate import Speeds
+from pipelines.checkpoints.work.weights import WeightsKey, weights_key
 from pipelines.device.failures import Cancelled, OutOfTime, clear_frames, is_out_of_memory
 from pipelines.device.memory import Budgets
 from pipelines.device.openmp import release_openmp_threads, run_and_release

@@ -2,7 +2,7 @@
 
 import traceback
 
-from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError
 from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
 from pipelines.images.drawing.image_checks import InvalidImage
 from pipelines.images.loading.safety_checker import BlockedImage

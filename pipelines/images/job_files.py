@@ -8,7 +8,7 @@ from typing import Any
 
 from PIL import Image
 
-from pipelines.catalog.estimate import Speeds
+from pipelines.checkpoints.work.estimate import Speeds
 from pipelines.images.denoising.step_observer import Pixels
 from pipelines.images.scheduling.batching import EngineJob, Row
 from pipelines.protocol.finished_image import encode_file

@@ -18,8 +18,8 @@ from typing import Any, Final
 import diffusers
 import transformers
 
-from pipelines.catalog.call_signature import blocks_tasks
-from pipelines.catalog.pipeline_index import component_names, model_index
+from pipelines.checkpoints.classes.index import component_names, model_index
+from pipelines.checkpoints.classes.source import blocks_tasks
 from pipelines.families.registry import family_of
 from pipelines.families.task import Task
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import diffusers
 
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.plan import MODES
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.work.plan import MODES
 from pipelines.families.generic import family_stem
 from pipelines.families.registry import family_of
 from pipelines.families.task import Task

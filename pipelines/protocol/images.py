@@ -131,7 +131,7 @@ class CheckpointSpec:
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
     runtime: Runtime = field(default_factory=Runtime)
     refined: bool = False  # one of its models needs the second pass: an image-to-image or inpaint pipeline
-    version: str = ""  # of the files in `paths` (pipelines.catalog.file_versions): others are another checkpoint
+    version: str = ""  # of the files in `paths` (pipelines.checkpoints.folder.versions): others are another checkpoint
     adapters_version: str = ""  # of lora_folder's: others are other capabilities of the same weights
     enlarge: Enlarge = "redraw"  # images above max_area_px are redrawn in tiles, or only scaled
     schedulers: tuple[str, ...] = ()  # that a request may choose, beside its own
@@ -262,7 +262,7 @@ class Finished:
 
     images: tuple[EncodedImage, ...]
     run_s: float  # device time, without encoding the files; a shared forward pass counts in parts
-    unit_s: float  # device time of a unit of work on this checkpoint, smoothed (pipelines.catalog.estimate)
+    unit_s: float  # device time of a unit of work on this checkpoint, smoothed (pipelines.checkpoints.work.estimate)
     merged: bool = False  # a forward pass was shared with other images, which may change low bits
     found: Mapping[str, Any] = field(default_factory=dict)  # JSON: what drawing showed, for the answer's parameters
 

@@ -172,7 +172,7 @@ class Capabilities:
     long_prompts: tuple[LongPrompt, ...] = ("refuse", "tell")  # what it can do with a prompt that is too long
     prompt_tokens: int | None = None  # of a prompt that it reads whole, if it has a limit
     failed_checks: tuple[FailedCheck, ...] = ()
-    unit_s: float | None = None  # device time of a unit of work, measured in warmup (pipelines.catalog.estimate)
+    unit_s: float | None = None  # device time of a unit of work, measured in warmup
 
     @property
     def inputs(self) -> tuple[ControlledWith, ...]:

@@ -15,7 +15,7 @@ from typing import Final, Generic, TypeVar, cast
 
 import structlog
 
-from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError
 from pipelines.protocol.chat import ChatCapabilities, ChatJob, CountJob
 from pipelines.protocol.classify import ClassifyJob
 from pipelines.protocol.engine import Engine

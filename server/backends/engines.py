@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.memory import host_memory_bytes, weights_budget, worker_bytes
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.memory.shares import host_memory_bytes, weights_budget, worker_bytes
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.classify import ClassifierSpec, ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import Event, ImageJob

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, field
 from typing import Final, Generic, Self, TypeVar
 
-from pipelines.catalog.estimate import is_duration
+from pipelines.checkpoints.work.estimate import is_duration
 from pipelines.protocol.chat import Admitted, ChatEvent, ChatFinished, ChatJob, CountFinished
 from pipelines.protocol.classify import Classified, ClassifyEvent
 from pipelines.protocol.images import Event, Failed, Finished, ImageJob, Progress, Started
@@ -85,7 +85,7 @@ class PendingJob:
 
 class JobSpeeds:
     """`job_s` is how long a job runs, smoothed; `unit_s` the duration of a unit of work of an image checkpoint
-    (pipelines.catalog.estimate), in its last job."""
+    (pipelines.checkpoints.work.estimate), in its last job."""
 
     def __init__(self) -> None:
         self.job_s = INITIAL_JOB_S

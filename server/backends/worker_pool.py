@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.device_bytes import estimate_bytes
-from pipelines.catalog.estimate import FIRST_UNIT_S, work_units
-from pipelines.catalog.weights import WeightsKey, weights_key
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.memory.device_bytes import estimate_bytes
+from pipelines.checkpoints.work.estimate import FIRST_UNIT_S, work_units
+from pipelines.checkpoints.work.weights import WeightsKey, weights_key
 from pipelines.protocol.images import CheckpointSpec, Event, ImageJob
 from pipelines.protocol.messages import Capabilities, CheckpointState, Spec
 from server.backends.engine_host import EngineHost

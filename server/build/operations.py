@@ -1,6 +1,6 @@
 """Builds the flows of operators, and a server's part in a cluster."""
 
-from pipelines.catalog.sums import Digests
+from pipelines.checkpoints.folder.sums import Digests
 from server.accounts.catalogs import CatalogStore
 from server.backends.gateway_link import GatewayLink
 from server.build.parts import Parts, policy_loader

@@ -10,8 +10,8 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from pipelines.catalog.file_versions import files_version
-from pipelines.catalog.sums import Digests
+from pipelines.checkpoints.folder.sums import Digests
+from pipelines.checkpoints.folder.versions import files_version
 from server.accounts.batches import BatchStore
 from server.accounts.call_log import CallLog
 from server.accounts.calls import CallStore

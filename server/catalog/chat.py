@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pipelines.catalog.chat_files import read_sampling_defaults, sees_images
-from pipelines.catalog.file_versions import files_version
+from pipelines.checkpoints.folder.versions import files_version
+from pipelines.checkpoints.memory.chat_files import read_sampling_defaults, sees_images
 from pipelines.protocol.chat import ChatSpec
 from pipelines.protocol.images import Dtype
 from pipelines.protocol.upstream import Upstream

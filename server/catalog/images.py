@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pipelines.catalog.folder_problems import similar_names
+from pipelines.checkpoints.folder.problems import similar_names
 from pipelines.protocol.images import CheckpointSpec
 from pipelines.protocol.upstream import Upstream
 from server.catalog.aliases import alias_of

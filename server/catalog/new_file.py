@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pipelines.catalog.suggestion import Noise, Suggestion, Value
+from pipelines.checkpoints.inspection.suggestion import Noise, Suggestion, Value
 from server.catalog.sizes import Tier
 
 OWN_MAP_NOTE = "how requests name, in `controls`, the map that it draws from with every call: edges, depth, ..."

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pipelines.catalog.file_versions import files_version, find_snapshot
-from pipelines.catalog.plan import MODES, needs_two_passes
+from pipelines.checkpoints.folder.versions import files_version, find_snapshot
+from pipelines.checkpoints.work.plan import MODES, needs_two_passes
 from pipelines.protocol.images import (
     UPSCALER_TILE_PX,
     CheckpointSpec,

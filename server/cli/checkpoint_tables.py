@@ -7,7 +7,7 @@ from typing import TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from pipelines.catalog.libraries import how_to_install
+from pipelines.checkpoints.folder.libraries import how_to_install
 from server.cli.admin_client import read_if_running
 from server.cli.printing import add_row
 from server.flows.checkpoints import CheckpointManager

@@ -53,7 +53,7 @@ def add(
     """Write its catalog file, with values found in the checkpoint, and the SHA-256 sums of its files."""
     from typing import cast, get_args
 
-    from pipelines.catalog.libraries import how_to_install
+    from pipelines.checkpoints.folder.libraries import how_to_install
     from server.catalog.sizes import Tier
 
     listed = [tier.strip().upper() for tier in tiers.split(",")]
@@ -213,7 +213,7 @@ def _number(text: str) -> int | float | str:
 
 
 def _manager() -> "CheckpointManager":
-    from pipelines.catalog.sums import Digests
+    from pipelines.checkpoints.folder.sums import Digests
     from server.flows.checkpoints import CheckpointManager
 
     settings = read_settings()

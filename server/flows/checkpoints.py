@@ -11,18 +11,26 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipelines.catalog.adapters import Adapter, read_adapters
-from pipelines.catalog.base_search import find_bases, loads_all_components, nearest_base
-from pipelines.catalog.checkpoint_files import CheckpointError, CheckpointFiles
-from pipelines.catalog.checkpoint_folder import CheckpointFolder
-from pipelines.catalog.file_versions import HUB_CACHE, cache_of, checkpoint_files, delete, files_in, shortened
-from pipelines.catalog.folder_problems import similar_names
-from pipelines.catalog.inspection import Inspection, inspect_checkpoint
-from pipelines.catalog.pipeline_index import index_file
-from pipelines.catalog.suggestion import Suggestion, suggest
-from pipelines.catalog.sums import Checked, Digests, check_sum, manifest_of, sha256_of, verify, write_manifest
-from pipelines.catalog.weight_file import SINGLE_FILES, WeightFile
-from pipelines.catalog.weight_headers import BrokenFile
+from pipelines.checkpoints.classes.index import index_file
+from pipelines.checkpoints.errors import BrokenFile, CheckpointError
+from pipelines.checkpoints.folder.files import CheckpointFiles
+from pipelines.checkpoints.folder.folder import CheckpointFolder
+from pipelines.checkpoints.folder.problems import similar_names
+from pipelines.checkpoints.folder.sums import (
+    Checked,
+    Digests,
+    check_sum,
+    manifest_of,
+    sha256_of,
+    verify,
+    write_manifest,
+)
+from pipelines.checkpoints.folder.versions import HUB_CACHE, cache_of, checkpoint_files, delete, files_in, shortened
+from pipelines.checkpoints.inspection.beside_folders import find_bases, loads_all_components, nearest_base
+from pipelines.checkpoints.inspection.findings import Inspection, inspect_checkpoint
+from pipelines.checkpoints.inspection.suggestion import Suggestion, suggest
+from pipelines.checkpoints.weight_file.adapters import Adapter, read_adapters
+from pipelines.checkpoints.weight_file.file import SINGLE_FILES, WeightFile
 from pipelines.protocol.images import CheckpointSpec
 from server.catalog.images import Catalog, CatalogError, ImageModel, load_catalog
 from server.catalog.new_file import NewFile, NewModel, catalog_text, name_for

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipelines.catalog.suggestion import suggested_spec
+from pipelines.checkpoints.inspection.suggestion import suggested_spec
 from pipelines.protocol.images import CheckpointSpec, Encoding, Failed, Finished, ImageJob, Sampling
 from pipelines.protocol.python_command import python_command
 from server.backends.job_events import QueueFull

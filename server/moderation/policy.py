@@ -29,7 +29,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from pipelines.catalog.file_versions import files_version
+from pipelines.checkpoints.folder.versions import files_version
 from pipelines.protocol.classify import ClassifierSpec, Reads
 from server.catalog.toml import Strict, read_toml
 from server.errors import StartError

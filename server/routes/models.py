@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
-from pipelines.catalog.plan import find_task
+from pipelines.checkpoints.work.plan import find_task
 from pipelines.protocol.images import Control
 from pipelines.protocol.messages import Capabilities
 from server.catalog.chat import ChatModel

@@ -1,8 +1,8 @@
 """The report of a checkpoint, from the findings in its files."""
 
-from pipelines.catalog.adapters import Adapter
-from pipelines.catalog.inspection import Inspection
-from pipelines.catalog.suggestion import Suggestion
+from pipelines.checkpoints.inspection.findings import Inspection
+from pipelines.checkpoints.inspection.suggestion import Suggestion
+from pipelines.checkpoints.weight_file.adapters import Adapter
 from pipelines.protocol.messages import Capabilities
 from server.schemas.checkpoints import AdapterCard, CheckpointFindings, PartReport, SuggestedNoise, SuggestedValue
 

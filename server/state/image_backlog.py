@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pipelines.catalog.estimate import FIRST_UNIT_S, is_duration, work_units
+from pipelines.checkpoints.work.estimate import FIRST_UNIT_S, is_duration, work_units
 from pipelines.protocol.images import CheckpointSpec, Finished, ImageJob
 from pipelines.protocol.tiers import RANK, ServiceTier
 from server.errors import Overloaded, RateLimited

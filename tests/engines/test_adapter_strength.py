@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError
 from pipelines.images.loading.adapter_loading import adapted_components, load_adapter
 from pipelines.images.loading.base_state import base_state
 from pipelines.images.loading.checkpoint import Checkpoint

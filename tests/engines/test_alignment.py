@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pipelines.catalog.plan import Plan
+from pipelines.checkpoints.work.plan import Plan
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.denoising.step_observer import Pixels
 from pipelines.images.drawing.finish import binary_mask, center_crop, composite, to_drawn_size

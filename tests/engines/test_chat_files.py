@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.chat.checkpoint import load_chat
 from pipelines.chat.engine import ChatEngine
+from pipelines.checkpoints.errors import CheckpointError
 from pipelines.protocol.chat import ChatFinished, ChatSpec
 from pipelines.protocol.images import Quantize
 from tests.engines.chat_jobs import Job, run, text
@@ -80,7 +80,7 @@ def test_a_model_that_is_code_alone_is_refused(folder: Path) -> None:
 def test_quantized_weights_name_the_packages_that_are_missing(
     folder: Path, config: dict[str, object], packages: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.catalog.chat_files.is_installed", lambda name: name == "accelerate")
+    monkeypatch.setattr("pipelines.checkpoints.memory.chat_files.is_installed", lambda name: name == "accelerate")
     set_config(folder, quantization_config=config)
     with pytest.raises(CheckpointError, match=f"for which packages are missing: {packages}$"):
         load_chat(ChatSpec("copy", folder), DEVICE)

@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pipelines.catalog import libraries
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.device_bytes import estimate_bytes
-from pipelines.catalog.sums import Digests, describe
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.folder import libraries
+from pipelines.checkpoints.folder.sums import Digests, describe
+from pipelines.checkpoints.memory.device_bytes import estimate_bytes
 from pipelines.device.memory import compute_dtype
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.drawing.pipeline import ImagePipeline
@@ -217,7 +217,7 @@ def test_a_tokenizer_in_a_model_file_names_what_reads_it(
     folder = make_family("pixart", tmp_path / "pixart")
     (folder / "tokenizer" / "tokenizer.json").unlink()
     (folder / "tokenizer" / "spiece.model").write_bytes(b"\x00")
-    monkeypatch.setattr("pipelines.catalog.libraries.is_installed", lambda library: library in installed)
+    monkeypatch.setattr("pipelines.checkpoints.folder.libraries.is_installed", lambda library: library in installed)
     assert inspect_checkpoint(folder).needs == tuple(named.split(" and "))
     with pytest.raises(CheckpointError, match=rf"PixArtSigmaPipeline needs {named}, not installed here: .*\[vision\]"):
         load_checkpoint(family_spec("pixart", tmp_path, "img2img"), DEVICE)

@@ -14,10 +14,10 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.checkpoint_folder import read_json
-from pipelines.catalog.device_bytes import control_bytes, estimate_bytes
-from pipelines.catalog.own_parts import why_it_does_not_fit
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.folder.folder import read_json
+from pipelines.checkpoints.folder.own_parts import why_it_does_not_fit
+from pipelines.checkpoints.memory.device_bytes import control_bytes, estimate_bytes
 from pipelines.device.memory import compute_dtype
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.load import load_checkpoint

@@ -17,7 +17,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pipelines.catalog.estimate import work_units
+from pipelines.checkpoints.work.estimate import work_units
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.denoising.step_observer import PreviewFn
 from pipelines.images.drawing.pipeline import GeneratedImage, ImagePipeline

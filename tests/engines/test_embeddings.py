@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.loading.checkpoint import Checkpoint

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipelines.catalog.estimate import image_steps, work_units
-from pipelines.catalog.plan import plan_job
+from pipelines.checkpoints.work.estimate import image_steps, work_units
+from pipelines.checkpoints.work.plan import plan_job
 from pipelines.images.engine import ImageEngine
 from pipelines.protocol.images import Finished, ImageJob, Progress, RawImage
 from tests.engines.device import DEVICE

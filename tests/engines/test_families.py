@@ -7,7 +7,7 @@ import diffusers
 import pytest
 from packaging.version import Version
 
-from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError
 from pipelines.images.engine import ImageEngine
 from pipelines.protocol.images import CheckpointSpec, Conditioning, Control, ControlInput, Finished, SamplingDefaults
 from pipelines.protocol.messages import Capabilities

@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.device_bytes import estimate_bytes
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.memory.device_bytes import estimate_bytes
 from pipelines.images.denoising.noise_schedulers import new_scheduler
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.drawing.pipeline import ImagePipeline

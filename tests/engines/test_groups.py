@@ -17,7 +17,7 @@ import pytest_asyncio
 import torch
 from PIL import Image
 
-from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError
 from pipelines.images.denoising.step_observer import Pixels
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading import runtime_options

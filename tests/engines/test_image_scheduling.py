@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError
 from pipelines.device.memory import Budgets
 from pipelines.images.denoising.step_observer import Pixels
 from pipelines.images.drawing.pipeline import ImagePipeline

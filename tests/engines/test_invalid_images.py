@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.load import load_checkpoint

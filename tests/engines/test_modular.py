@@ -10,7 +10,7 @@ import diffusers
 import numpy as np
 import pytest
 
-from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.protocol.images import CheckpointSpec, Conditioning, Finished, Preview, Runtime

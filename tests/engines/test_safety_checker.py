@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError
 from pipelines.images.engine import ImageEngine
 from pipelines.images.scheduling.row_limits import RowLimits
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.weight_file import WeightFile
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.weight_file.file import WeightFile
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.loading.scaled_weights import load_unscaled
 from pipelines.protocol.images import CheckpointSpec

@@ -12,12 +12,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pipelines.catalog.base_search import find_bases
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.checkpoint_folder import CheckpointFolder
-from pipelines.catalog.device_bytes import estimate_bytes
-from pipelines.catalog.weight_file import WeightFile
-from pipelines.catalog.weight_headers import read_header
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.folder.folder import CheckpointFolder
+from pipelines.checkpoints.inspection.beside_folders import find_bases
+from pipelines.checkpoints.memory.device_bytes import estimate_bytes
+from pipelines.checkpoints.weight_file.file import WeightFile
+from pipelines.checkpoints.weight_file.header import read_header
 from pipelines.device.memory import Budgets
 from pipelines.images.denoising.merging import Sharing
 from pipelines.images.denoising.previews import PreviewMap

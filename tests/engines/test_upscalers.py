@@ -12,7 +12,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch.nn import functional
 
-from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.protocol.images import (

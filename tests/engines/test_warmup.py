@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from pipelines.catalog.estimate import Timing
+from pipelines.checkpoints.work.estimate import Timing
 from pipelines.images.drawing import run
 from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.engine import ImageEngine

@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.chat.engine import ChatEngine
+from pipelines.checkpoints.errors import CheckpointError
 from pipelines.classify.engine import ClassifyEngine
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.protocol.chat import ChatSpec

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.runtime import check_conflicts
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.memory.runtime import check_conflicts
 from pipelines.images.engine import ImageEngine
 from pipelines.protocol.images import CheckpointSpec, Runtime
 from tests.gpu.conftest import draw

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError
 from pipelines.images.parallel import group as groups
 from pipelines.images.parallel import process_group
 from pipelines.images.parallel.group import Group

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.runtime import check_conflicts
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.memory.runtime import check_conflicts
 from pipelines.protocol.images import Lora, Runtime, StepCache
 
 ADAPTERS = Path("loras")

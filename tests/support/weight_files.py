@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from pipelines.catalog import inspection
-from pipelines.catalog.checkpoint_files import CheckpointFiles
-from pipelines.catalog.inspection import Inspection
+from pipelines.checkpoints.folder.files import CheckpointFiles
+from pipelines.checkpoints.inspection import findings as inspection
+from pipelines.checkpoints.inspection.findings import Inspection
 
 INDEX = {
     "_class_name": "FluxPipeline",

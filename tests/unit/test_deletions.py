@@ -15,7 +15,7 @@ KNOWN = {
     "server/flows/catalog/files.py": "catalog files whose text the cluster has had, never one that was edited",
     "server/flows/checkpoints.py": "the catalog file that an operator names",
     "server/secret_files.py": OWN_NAME,
-    "pipelines/catalog/hub_cache.py": "a checkpoint that an operator names, and blobs that nothing links to",
+    "pipelines/checkpoints/hub_cache.py": "a checkpoint that an operator names, and blobs that nothing links to",
     "pipelines/images/warmup/check_records.py": "records of checks, by the names that are given to them",
     "pipelines/protocol/raw_image_file.py": OWN_NAME,
 }

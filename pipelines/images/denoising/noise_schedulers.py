@@ -10,9 +10,9 @@ from typing import Any, Final, Literal, get_args, get_origin
 import diffusers
 import torch
 
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.file_sampling import DEFAULTS, FileSampling
-from pipelines.catalog.hints import read_name_hints
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.inspection.hints import read_name_hints
+from pipelines.checkpoints.weight_file.sampling import DEFAULTS, FileSampling
 from pipelines.protocol.images import CheckpointSpec, SamplingDefaults, Scalar
 
 KEY: Final = "sampling.scheduler_config"

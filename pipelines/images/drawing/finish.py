@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from pipelines.catalog.plan import Plan
+from pipelines.checkpoints.work.plan import Plan
 from pipelines.images.denoising.previews import LONG_SIDE_PX
 from pipelines.protocol.images import ImageJob
 from pipelines.protocol.pixels import to_image

@@ -14,8 +14,8 @@ import torch
 from diffusers import SchedulerMixin
 from PIL import Image
 
-from pipelines.catalog.estimate import image_steps
-from pipelines.catalog.plan import Plan, fit_to_area, partial, plan_job, task_of
+from pipelines.checkpoints.work.estimate import image_steps
+from pipelines.checkpoints.work.plan import Plan, fit_to_area, partial, plan_job, task_of
 from pipelines.device.memory import compute_dtype
 from pipelines.device.transfer import Transfer, sum_of
 from pipelines.families.task import Task

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from PIL import Image
 
-from pipelines.catalog.plan import OVERLAP, Tile
+from pipelines.checkpoints.work.plan import OVERLAP, Tile
 
 
 def refine(

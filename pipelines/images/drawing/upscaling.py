@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from pipelines.catalog.plan import Tile
+from pipelines.checkpoints.work.plan import Tile
 from pipelines.device.transfer import sum_of
 from pipelines.images.drawing.image_checks import InvalidImage
 from pipelines.images.drawing.returned_image import ReturnedImage

@@ -13,10 +13,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from pipelines.catalog.adapters import BESIDE, KRONECKER, AdapterTensors, read_contents
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.file_versions import PEFT_CONFIG, PEFT_FILE
-from pipelines.catalog.weight_headers import BrokenFile, read_header
+from pipelines.checkpoints.errors import BrokenFile, CheckpointError
+from pipelines.checkpoints.folder.versions import PEFT_CONFIG, PEFT_FILE
+from pipelines.checkpoints.weight_file.adapters import BESIDE, KRONECKER, AdapterTensors, read_contents
+from pipelines.checkpoints.weight_file.header import read_header
 
 PEFT_PREFIX: Final = "base_model.model."
 # In what trainers call layers by the model's own names: before those of the denoiser, and of text encoders.

@@ -13,8 +13,8 @@ from typing import Any, Final
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 
-from pipelines.catalog.adapters import AdapterTensors, classify_tensors, replaces_weights
-from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.weight_file.adapters import AdapterTensors, classify_tensors, replaces_weights
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import copy_mapped_weights
 from pipelines.images.loading.adapter_files import (

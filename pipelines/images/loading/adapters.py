@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from pipelines.catalog.adapters import replaces_weights
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.file_versions import FileVersion
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.folder.versions import FileVersion
+from pipelines.checkpoints.weight_file.adapters import replaces_weights
 from pipelines.images.loading.adapter_loading import UNSUPPORTED, adapted_components, load_adapter, takes_adapters
 from pipelines.images.loading.base_state import base_state, changed
 from pipelines.images.loading.file_hashes import FileHashes

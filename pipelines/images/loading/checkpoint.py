@@ -9,9 +9,9 @@ import torch
 from diffusers import SchedulerMixin
 from diffusers.guiders import BaseGuidance
 
-from pipelines.catalog.class_facts import UPSCALES, ReadMode, declared_capabilities, draws_alpha, read_mode
-from pipelines.catalog.device_bytes import fullest_device_bytes
-from pipelines.catalog.plan import MODES
+from pipelines.checkpoints.classes.facts import UPSCALES, ReadMode, declared_capabilities, draws_alpha, read_mode
+from pipelines.checkpoints.memory.device_bytes import fullest_device_bytes
+from pipelines.checkpoints.work.plan import MODES
 from pipelines.device.memory import plain_tensors
 from pipelines.device.staged_copy import move_modules
 from pipelines.families.generic import Family

@@ -10,9 +10,9 @@ import diffusers
 import torch
 import transformers
 
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.checkpoint_folder import single_variant
-from pipelines.catalog.device_bytes import control_bytes
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.folder.folder import single_variant
+from pipelines.checkpoints.memory.device_bytes import control_bytes
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import copy_mapped_weights
 from pipelines.device.staged_copy import move_modules

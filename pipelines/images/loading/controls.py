@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from PIL import Image
 
-from pipelines.catalog.file_versions import FileVersion
-from pipelines.catalog.own_parts import UNION, ip_adapter_problem
+from pipelines.checkpoints.folder.own_parts import UNION, ip_adapter_problem
+from pipelines.checkpoints.folder.versions import FileVersion
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import copy_mapped_weights
 from pipelines.images.loading.file_hashes import FileHashes

@@ -12,10 +12,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.file_kinds import EMBEDDING
-from pipelines.catalog.weight_file import WeightFile
-from pipelines.catalog.weight_headers import NO_PICKLES, WEIGHT_FILES, BrokenFile, pickles_in
+from pipelines.checkpoints.errors import BrokenFile, CheckpointError
+from pipelines.checkpoints.weight_file.file import WeightFile
+from pipelines.checkpoints.weight_file.header import NO_PICKLES, WEIGHT_FILES, pickles_in
+from pipelines.checkpoints.weight_file.kinds import EMBEDDING
 from pipelines.images.loading.adapter_files import is_finite
 
 PAIRS: Final = tuple((f"text_encoder{number}", f"tokenizer{number}") for number in ("", "_2", "_3"))

@@ -4,9 +4,9 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipelines.catalog.file_versions import FileVersion
-from pipelines.catalog.sums import sha256_of
-from pipelines.catalog.weight_headers import WEIGHT_FILES
+from pipelines.checkpoints.folder.sums import sha256_of
+from pipelines.checkpoints.folder.versions import FileVersion
+from pipelines.checkpoints.weight_file.header import WEIGHT_FILES
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from pipelines.catalog.device_bytes import SENSITIVE
+from pipelines.checkpoints.memory.device_bytes import SENSITIVE
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.staged_copy import StagedCopy
 

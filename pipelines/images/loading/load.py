@@ -13,13 +13,14 @@ import diffusers
 import torch
 from diffusers.loaders.single_file_utils import SingleFileComponentError
 
-from pipelines.catalog.base_search import inspect_file
-from pipelines.catalog.call_signature import installed_pipelines
-from pipelines.catalog.checkpoint_files import CheckpointError, CheckpointFiles
-from pipelines.catalog.class_facts import class_problems
-from pipelines.catalog.device_bytes import stays_float8
-from pipelines.catalog.pipeline_index import denoiser_name, index_file, is_left_out
-from pipelines.catalog.weight_file import WeightFile
+from pipelines.checkpoints.classes.facts import class_problems
+from pipelines.checkpoints.classes.index import denoiser_name, index_file, is_left_out
+from pipelines.checkpoints.classes.source import installed_pipelines
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.folder.files import CheckpointFiles
+from pipelines.checkpoints.inspection.beside_folders import inspect_file
+from pipelines.checkpoints.memory.device_bytes import stays_float8
+from pipelines.checkpoints.weight_file.file import WeightFile
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import Budgets, compute_dtype
 from pipelines.device.staged_copy import move_modules

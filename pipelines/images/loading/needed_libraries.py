@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import diffusers
 
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.checkpoint_folder import CheckpointFolder
-from pipelines.catalog.libraries import (
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.folder.folder import CheckpointFolder
+from pipelines.checkpoints.folder.libraries import (
     QUANTIZERS,
     how_to_install,
     missing_libraries,

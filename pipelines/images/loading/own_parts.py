@@ -8,11 +8,12 @@ import diffusers
 import torch
 import transformers
 
-from pipelines.catalog.checkpoint_files import CheckpointError, CheckpointFiles
-from pipelines.catalog.checkpoint_folder import read_json, single_variant
-from pipelines.catalog.file_layout import CODEC, DENOISER_PREFIX
-from pipelines.catalog.file_versions import shortened
-from pipelines.catalog.weight_file import WeightFile
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.folder.files import CheckpointFiles
+from pipelines.checkpoints.folder.folder import read_json, single_variant
+from pipelines.checkpoints.folder.versions import shortened
+from pipelines.checkpoints.weight_file.file import WeightFile
+from pipelines.checkpoints.weight_file.layout import CODEC, DENOISER_PREFIX
 from pipelines.device.weight_names import TELLING, check_loaded, check_names, load_model
 from pipelines.images.loading.parts import LIBRARIES
 from pipelines.images.loading.scaled_weights import load_unscaled

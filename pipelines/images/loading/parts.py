@@ -14,8 +14,8 @@ import diffusers
 import torch
 import transformers
 
-from pipelines.catalog.checkpoint_folder import WEIGHTS
-from pipelines.catalog.pipeline_index import component_names
+from pipelines.checkpoints.classes.index import component_names
+from pipelines.checkpoints.folder.folder import WEIGHTS
 from pipelines.device.weight_names import load_model
 
 # Held while modules are built, adapters included: the libraries change what torch does for all threads meanwhile, and

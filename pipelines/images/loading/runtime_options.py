@@ -11,10 +11,11 @@ from urllib.parse import quote
 import diffusers
 import torch
 
-from pipelines.catalog.checkpoint_files import CheckpointError, CheckpointFiles
-from pipelines.catalog.device_bytes import component_bytes, control_bytes
-from pipelines.catalog.pipeline_index import is_text_encoder
-from pipelines.catalog.runtime import FP8_CAPABILITY, check_conflicts, choose_runtime
+from pipelines.checkpoints.classes.index import is_text_encoder
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.folder.files import CheckpointFiles
+from pipelines.checkpoints.memory.device_bytes import component_bytes, control_bytes
+from pipelines.checkpoints.memory.runtime import FP8_CAPABILITY, check_conflicts, choose_runtime
 from pipelines.device.memory import compute_dtype, copy_mapped_weights, free_memory
 from pipelines.device.quantizers import quantizing_config
 from pipelines.device.staged_copy import move_modules

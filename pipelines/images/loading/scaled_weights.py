@@ -3,9 +3,9 @@
 import torch
 from safetensors.torch import load_file
 
-from pipelines.catalog.quantization import Scale
-from pipelines.catalog.weight_file import WeightFile
-from pipelines.catalog.weight_headers import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.weight_file.file import WeightFile
+from pipelines.checkpoints.weight_file.quantization import Scale
 
 Weights = dict[str, torch.Tensor]
 

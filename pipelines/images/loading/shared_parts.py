@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from pipelines.catalog.file_versions import files_version
-from pipelines.catalog.pipeline_index import denoiser_name
+from pipelines.checkpoints.classes.index import denoiser_name
+from pipelines.checkpoints.folder.versions import files_version
 from pipelines.protocol.images import CheckpointSpec
 
 Origin = tuple[Path, str]  # a folder and its version

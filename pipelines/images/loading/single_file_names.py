@@ -19,9 +19,10 @@ from diffusers.loaders.single_file_model import (
 )
 from torch.utils._pytree import tree_leaves
 
-from pipelines.catalog.file_layout import CODEC, DENOISER_PREFIX, TEXT_ENCODERS, is_metadata_tensor
-from pipelines.catalog.weight_file import WeightFile
-from pipelines.catalog.weight_headers import CheckpointError, Tensor
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.weight_file.file import WeightFile
+from pipelines.checkpoints.weight_file.header import Tensor
+from pipelines.checkpoints.weight_file.layout import CODEC, DENOISER_PREFIX, TEXT_ENCODERS, is_metadata_tensor
 from pipelines.device.weight_names import check_names, uninitialized_weights
 
 Shapes = Mapping[str, Sequence[int]]

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from pipelines.catalog.file_layout import DENOISER_PREFIX, SAYS, wrapper_prefix
-from pipelines.catalog.weight_file import WeightFile
-from pipelines.catalog.weight_headers import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.weight_file.file import WeightFile
+from pipelines.checkpoints.weight_file.layout import DENOISER_PREFIX, SAYS, wrapper_prefix
 from pipelines.device.weight_names import check_names
 from pipelines.images.loading.needed_libraries import missing_libraries_message
 from pipelines.images.loading.scaled_weights import load_unscaled

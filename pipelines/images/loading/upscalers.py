@@ -7,9 +7,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pipelines.catalog.checkpoint_files import CheckpointError, CheckpointFiles
-from pipelines.catalog.upscalers import COLOURS, UpscalerLayout
-from pipelines.catalog.weight_file import WeightFile
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.folder.files import CheckpointFiles
+from pipelines.checkpoints.weight_file.file import WeightFile
+from pipelines.checkpoints.weight_file.upscalers import COLOURS, UpscalerLayout
 from pipelines.device.memory import compute_dtype, copy_mapped_weights
 from pipelines.device.staged_copy import move_modules
 from pipelines.device.weight_names import check_names

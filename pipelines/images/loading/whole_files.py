@@ -7,10 +7,10 @@ from typing import Any
 import diffusers
 from diffusers.loaders.single_file import load_single_file_sub_model
 
-from pipelines.catalog.checkpoint_files import CheckpointFiles
-from pipelines.catalog.file_layout import missing_parts
-from pipelines.catalog.pipeline_index import class_of, component_names, denoiser_name, is_text_encoder
-from pipelines.catalog.weight_file import WeightFile
+from pipelines.checkpoints.classes.index import class_of, component_names, denoiser_name, is_text_encoder
+from pipelines.checkpoints.folder.files import CheckpointFiles
+from pipelines.checkpoints.weight_file.file import WeightFile
+from pipelines.checkpoints.weight_file.layout import missing_parts
 from pipelines.images.loading.parts import load_parts
 from pipelines.images.loading.scaled_weights import load_unscaled
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import diffusers
 
-from pipelines.catalog.checkpoint_files import CheckpointError, CheckpointFiles
-from pipelines.catalog.pipeline_index import component_names, denoiser_name, is_text_encoder
-from pipelines.catalog.runtime import check_conflicts
+from pipelines.checkpoints.classes.index import component_names, denoiser_name, is_text_encoder
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.folder.files import CheckpointFiles
+from pipelines.checkpoints.memory.runtime import check_conflicts
 from pipelines.protocol.images import CheckpointSpec, Parallel, Runtime
 
 PLANS: dict[Parallel, str] = {"context": "_cp_plan", "tensor": "_tp_plan"}  # of classes in diffusers

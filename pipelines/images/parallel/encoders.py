@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from accelerate.utils import send_to_device
 
-from pipelines.catalog.pipeline_index import is_text_encoder
+from pipelines.checkpoints.classes.index import is_text_encoder
 
 
 def text_encoders(components: Mapping[str, Any]) -> list[torch.nn.Module]:

@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 
 import torch
 
-from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError
 from pipelines.device.failures import is_out_of_memory
 from pipelines.images.parallel.context import apply_context, divide
 from pipelines.images.parallel.messages import (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pipelines.catalog.estimate import Speeds, work_units
+from pipelines.checkpoints.work.estimate import Speeds, work_units
 from pipelines.images.scheduling.row_limits import PassShape
 from pipelines.images.scheduling.scheduler import DeviceTurn
 from pipelines.protocol.images import EncodedImage, Event, ImageJob
@@ -71,7 +71,7 @@ class Row:
         return self.job.id.startswith(CHECK_PREFIX)
 
     def units(self) -> float:
-        """Return the work of one image of the job (pipelines.catalog.estimate)."""
+        """Return the work of one image of the job (pipelines.checkpoints.work.estimate)."""
         return work_units(self.job) / self.job.n
 
     def estimate_s(self, speeds: Speeds) -> float:

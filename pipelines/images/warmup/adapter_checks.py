@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.weight_headers import WEIGHT_FILES
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.weight_file.header import WEIGHT_FILES
 from pipelines.images.drawing.image_checks import NO_CHANGE, ONE_COLOUR, difference, is_single_colour
 from pipelines.images.warmup.control_checks import Draw
 from pipelines.protocol.images import CheckpointSpec, EncodedImage, ImageJob

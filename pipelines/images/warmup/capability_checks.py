@@ -9,7 +9,7 @@ check fails, too, if it draws no image (NaN, or one colour), or changes nothing 
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError
 from pipelines.images.drawing.image_checks import (
     NO_CHANGE,
     NOT_NUMBERS,

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from pipelines.catalog.plan import fit_refine_strength, plan_image
+from pipelines.checkpoints.work.plan import fit_refine_strength, plan_image
 from pipelines.images.warmup.control_checks import checkerboard
 from pipelines.protocol.images import CheckpointSpec, ControlInput, Encoding, ImageJob, RawImage
 from pipelines.protocol.messages import Capabilities, ControlledWith

@@ -22,8 +22,8 @@ from typing import Any, Final, TypeVar
 import torch
 
 import pipelines
-from pipelines.catalog.estimate import is_duration
-from pipelines.catalog.file_versions import FileVersion, loaded_files
+from pipelines.checkpoints.folder.versions import FileVersion, loaded_files
+from pipelines.checkpoints.work.estimate import is_duration
 from pipelines.images.scheduling.row_limits import Passes
 from pipelines.protocol.images import CheckpointSpec, Runtime
 from pipelines.protocol.messages import AdapterFit, Capabilities, FailedCheck

@@ -7,10 +7,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from pipelines.catalog.checkpoint_files import CheckpointError, CheckpointFiles
-from pipelines.catalog.checkpoint_folder import read_json
-from pipelines.catalog.own_parts import KEYS, why_it_does_not_fit
-from pipelines.catalog.pipeline_index import denoiser_name
+from pipelines.checkpoints.classes.index import denoiser_name
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.folder.files import CheckpointFiles
+from pipelines.checkpoints.folder.folder import read_json
+from pipelines.checkpoints.folder.own_parts import KEYS, why_it_does_not_fit
 from pipelines.images.drawing.image_checks import NO_CHANGE, difference
 from pipelines.protocol.images import (
     CheckpointSpec,

@@ -14,7 +14,7 @@ from typing import Any
 
 import ray
 
-from pipelines.catalog.memory import host_memory_bytes
+from pipelines.checkpoints.memory.shares import host_memory_bytes
 from server.backends.child_process import ChildProcess
 from server.backends.cluster.engines_file import Engine
 from server.backends.cluster.node_properties import NodeProperties, describe_node

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import structlog
 
-from pipelines.catalog.estimate import work_units
+from pipelines.checkpoints.work.estimate import work_units
 from pipelines.protocol.images import EncodedImage, Event, Failed, Finished, ImageJob, Preview, Progress
 from pipelines.protocol.messages import Capabilities
 from pipelines.protocol.upstream import ImageUpstream

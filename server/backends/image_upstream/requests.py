@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.catalog.estimate import GRID_PX
-from pipelines.catalog.plan import plan_image, task_of
+from pipelines.checkpoints.work.estimate import GRID_PX
+from pipelines.checkpoints.work.plan import plan_image, task_of
 from pipelines.protocol.images import ImageJob
 from pipelines.protocol.messages import Capabilities
 from pipelines.protocol.upstream import ImageUpstream

@@ -10,7 +10,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import AoT, InlineTable, Item, Table
 
-from pipelines.catalog.suggestion import Setting
+from pipelines.checkpoints.inspection.suggestion import Setting
 from pipelines.protocol.images import Scalar
 from server.accounts.catalogs import Edit
 from server.catalog.images import CatalogError, scaled_qualities

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import structlog
 
-from pipelines.catalog.sums import Digests
+from pipelines.checkpoints.folder.sums import Digests
 from pipelines.protocol.images import CheckpointSpec
 from server.catalog.chat import ChatModel
 from server.catalog.images import CATALOG_FILES, Catalog, CatalogError, ImageModel, load_catalog

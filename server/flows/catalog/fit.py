@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pipelines.catalog.inspection import Inspection
-from pipelines.catalog.pipeline_index import class_of, denoiser_name
-from pipelines.catalog.suggestion import Setting, Suggestion
+from pipelines.checkpoints.classes.index import class_of, denoiser_name
+from pipelines.checkpoints.inspection.findings import Inspection
+from pipelines.checkpoints.inspection.suggestion import Setting, Suggestion
 from server.catalog.images import ImageModel
 from server.catalog.schema import PART_KEYS
 from server.flows.catalog.edit import KeyInFile, SettingChange

@@ -5,8 +5,8 @@ import asyncio
 import threading
 from collections.abc import Sequence
 
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.sums import Digests, describe, has_published_sums
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.folder.sums import Digests, describe, has_published_sums
 from pipelines.protocol.images import CheckpointSpec
 
 

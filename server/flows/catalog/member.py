@@ -11,7 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from pipelines.catalog.sums import Digests
+from pipelines.checkpoints.folder.sums import Digests
 from server.accounts.catalogs import CatalogContent, CatalogStore, CatalogVersion, Edit
 from server.catalog.images import Catalog, CatalogError
 from server.errors import ApiError, BadRequest, Conflict

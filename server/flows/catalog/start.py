@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pipelines.catalog.sums import Digests
+from pipelines.checkpoints.folder.sums import Digests
 from server.accounts.catalogs import CatalogContent, CatalogStore, CatalogVersion
 from server.accounts.db import connect_database
 from server.catalog.images import Catalog, CatalogError, load_catalog

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from pipelines.catalog.plan import find_task, fit_refine_strength
-from pipelines.catalog.weight_headers import WEIGHT_FILES
+from pipelines.checkpoints.weight_file.header import WEIGHT_FILES
+from pipelines.checkpoints.work.plan import find_task, fit_refine_strength
 from pipelines.families.task import Task
 from pipelines.protocol.images import CheckpointSpec, Encoding, ImageFormat, ImageJob, RawImage, Sampling
 from pipelines.protocol.messages import Capabilities, ControlledWith

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import structlog
 
-from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError
 from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
 from server.accounts.audit import record_change
 from server.accounts.db import Database

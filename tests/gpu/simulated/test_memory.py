@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.chat.engine import ChatEngine
+from pipelines.checkpoints.errors import CheckpointError
 from pipelines.device.memory import Budgets, free_memory
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.checkpoint_cache import HOST, InsufficientMemory

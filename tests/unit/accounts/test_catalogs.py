@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.sums import CHUNK_BYTES, Digests
+from pipelines.checkpoints.folder.sums import CHUNK_BYTES, Digests
 from server.accounts.catalogs import CatalogContent, CatalogStore, ChangeLockLost
 from server.accounts.db import Database
 from tests.unit.accounts.conftest import BOTH

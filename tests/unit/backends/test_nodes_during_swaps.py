@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.sums import Digests
+from pipelines.checkpoints.folder.sums import Digests
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.images import CheckpointSpec
 from server.accounts.catalogs import CatalogContent, CatalogStore

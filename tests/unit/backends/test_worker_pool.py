@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError
 from pipelines.protocol.images import CheckpointSpec, Encoding, Failed, Finished, ImageJob, Progress, Runtime, Started
 from server.backends.engine_host import EngineHost, HostLimits
 from server.backends.worker_checkpoints import WorkerDied

@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.sums import Digests
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.folder.sums import Digests
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.images import CheckpointSpec
 from server.backends.engine_host import EngineHost, HostLimits

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from pipelines.catalog.adapters import read_adapter, read_adapters
+from pipelines.checkpoints.weight_file.adapters import read_adapter, read_adapters
 
 LAYER = np.zeros((8, 32), np.float16)
 SQUARE = np.zeros((8, 8), np.float16)

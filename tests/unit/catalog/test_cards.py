@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.hints import CardValue, Description
-from pipelines.catalog.suggestion import suggest
+from pipelines.checkpoints.inspection.hints import CardValue, Description
+from pipelines.checkpoints.inspection.suggestion import suggest
 from tests.support.weight_files import denoiser_file, flux_folder, inspect_checkpoint
 
 STEPS = "num_inference_steps"

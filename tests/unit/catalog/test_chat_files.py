@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from pipelines.catalog.chat_files import loaded_bytes, sees_images
+from pipelines.checkpoints.memory.chat_files import loaded_bytes, sees_images
 from pipelines.protocol.images import Quantize
 
 
@@ -32,7 +32,7 @@ def test_weights_that_no_kernel_computes_with_count_as_they_are_multiplied_out(
     folder: Path, installed: bool, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": "mxfp4"}}))
-    monkeypatch.setattr("pipelines.catalog.chat_files.is_installed", lambda _: installed)
+    monkeypatch.setattr("pipelines.checkpoints.memory.chat_files.is_installed", lambda _: installed)
     assert loaded_bytes(folder) == expected
 
 
@@ -46,7 +46,7 @@ def test_float8_counts_twice_where_its_kernels_are_missing(
         "norm.weight": torch.zeros(8, dtype=torch.bfloat16),
     }  # fmt: skip
     save_file(tensors, tmp_path / "model.safetensors")
-    monkeypatch.setattr("pipelines.catalog.chat_files.is_installed", lambda _: installed)
+    monkeypatch.setattr("pipelines.checkpoints.memory.chat_files.is_installed", lambda _: installed)
     header = (tmp_path / "model.safetensors").stat().st_size - (160 + 20 + 16)
     assert loaded_bytes(tmp_path) == expected + (header if installed else 0)
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from pipelines.catalog.plan import plan_image
-from pipelines.catalog.sums import manifest_of
+from pipelines.checkpoints.folder.sums import manifest_of
+from pipelines.checkpoints.work.plan import plan_image
 from server.catalog.images import Catalog, load_catalog, scaled_qualities
 from server.cli.app import main
 from server.cli.checkpoints import read_recipe

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from pipelines.catalog import libraries
-from pipelines.catalog.call_signature import has_weights
-from pipelines.catalog.checkpoint_files import CheckpointFiles
-from pipelines.catalog.libraries import how_to_install
-from pipelines.catalog.pipeline_index import component_names, is_left_out
+from pipelines.checkpoints.classes.index import component_names, is_left_out
+from pipelines.checkpoints.classes.source import has_weights
+from pipelines.checkpoints.folder import libraries
+from pipelines.checkpoints.folder.files import CheckpointFiles
+from pipelines.checkpoints.folder.libraries import how_to_install
 from pipelines.protocol.images import CheckpointSpec
 from tests.support.weight_files import INDEX, flux_folder, inspect_checkpoint
 

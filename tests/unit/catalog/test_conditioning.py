@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.estimate import first_pass_steps
-from pipelines.catalog.plan import task_of
+from pipelines.checkpoints.work.estimate import first_pass_steps
+from pipelines.checkpoints.work.plan import task_of
 from pipelines.families.task import Task
 from pipelines.protocol.images import CheckpointSpec, Conditioning, RawImage
 from tests.support.image_jobs import image_job

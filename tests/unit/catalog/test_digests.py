@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.sums import Digests
+from pipelines.checkpoints.folder.sums import Digests
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from pipelines.catalog.checkpoint_files import CheckpointError, CheckpointFiles
-from pipelines.catalog.weight_file import WeightFile
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.folder.files import CheckpointFiles
+from pipelines.checkpoints.weight_file.file import WeightFile
 from server.errors import BadRequest
 from server.flows.checkpoints import CheckpointManager
 from tests.support.gguf_files import Q8_0, write_gguf

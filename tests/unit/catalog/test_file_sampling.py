@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from pipelines.catalog.base_search import find_bases
-from pipelines.catalog.checkpoint_folder import CheckpointFolder
-from pipelines.catalog.suggestion import suggest, suggested_spec
-from pipelines.catalog.weight_file import WeightFile
-from pipelines.catalog.weights import weights_key
+from pipelines.checkpoints.folder.folder import CheckpointFolder
+from pipelines.checkpoints.inspection.beside_folders import find_bases
+from pipelines.checkpoints.inspection.suggestion import suggest, suggested_spec
+from pipelines.checkpoints.weight_file.file import WeightFile
+from pipelines.checkpoints.work.weights import weights_key
 from server.catalog.images import Catalog, CatalogError, load_catalog
 from server.errors import BadRequest
 from server.flows.catalog.edit import edited_text

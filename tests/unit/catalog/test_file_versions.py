@@ -10,11 +10,12 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from pipelines.catalog.checkpoint_files import CheckpointError, CheckpointFiles
-from pipelines.catalog.file_versions import FileVersion, delete, files_in, files_version
-from pipelines.catalog.suggestion import suggested_spec
-from pipelines.catalog.sums import Digests, verify, write_manifest
-from pipelines.catalog.weights import weights_key
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.folder.files import CheckpointFiles
+from pipelines.checkpoints.folder.sums import Digests, verify, write_manifest
+from pipelines.checkpoints.folder.versions import FileVersion, delete, files_in, files_version
+from pipelines.checkpoints.inspection.suggestion import suggested_spec
+from pipelines.checkpoints.work.weights import weights_key
 from pipelines.protocol.images import CheckpointSpec
 from server.catalog.chat import read_chat
 from server.catalog.images import load_catalog

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.catalog import call_signature, weight_file
-from pipelines.catalog.weight_headers import Header, read_header
+from pipelines.checkpoints.classes import source as call_signature
+from pipelines.checkpoints.weight_file import file as weight_file
+from pipelines.checkpoints.weight_file.header import Header, read_header
 from server.flows.checkpoints import CheckpointManager
 from tests.support.weight_files import denoiser_file, flux_folder, gguf_file
 from tests.unit.catalog.test_whole_files import configs_alone, whole_file

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.checkpoint_files import CheckpointError, CheckpointFiles
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.folder.files import CheckpointFiles
 from server.catalog.aliases import alias_of
 from server.catalog.images import CatalogError, load_catalog
 from server.catalog.toml import KeyPath, line_of

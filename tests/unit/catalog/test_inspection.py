@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from pipelines.catalog.base_search import find_bases, nearest_base
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.checkpoint_folder import CheckpointFolder
-from pipelines.catalog.device_bytes import estimate_bytes
-from pipelines.catalog.file_versions import find_snapshot
-from pipelines.catalog.suggestion import suggest
-from pipelines.catalog.weight_file import WeightFile
-from pipelines.catalog.weight_headers import BrokenFile, read_header
+from pipelines.checkpoints.errors import BrokenFile, CheckpointError
+from pipelines.checkpoints.folder.folder import CheckpointFolder
+from pipelines.checkpoints.folder.versions import find_snapshot
+from pipelines.checkpoints.inspection.beside_folders import find_bases, nearest_base
+from pipelines.checkpoints.inspection.suggestion import suggest
+from pipelines.checkpoints.memory.device_bytes import estimate_bytes
+from pipelines.checkpoints.weight_file.file import WeightFile
+from pipelines.checkpoints.weight_file.header import read_header
 from pipelines.protocol.images import CheckpointSpec
 from tests.support.weight_files import INDEX, denoiser_file, flux_folder, gguf_file, inspect_checkpoint
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.call_signature import ModularClass, modular_class
-from pipelines.catalog.pipeline_index import plain_index
+from pipelines.checkpoints.classes.index import plain_index
+from pipelines.checkpoints.classes.source import ModularClass, modular_class
 from pipelines.families.task import Task
 
 BLOCKS = '''

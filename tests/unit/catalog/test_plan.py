@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.catalog.plan import fit_to_area, partial, plan_image, tile_grid
+from pipelines.checkpoints.work.plan import fit_to_area, partial, plan_image, tile_grid
 from pipelines.protocol.images import CheckpointSpec
 
 SPEC = CheckpointSpec("x", Path("x"), None, "alpha", "img2img", 1)

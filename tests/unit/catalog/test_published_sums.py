@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.sums import Digests, check_sum, describe, manifest_of, published_sums
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.folder.sums import Digests, check_sum, describe, manifest_of, published_sums
 from server.catalog.images import load_catalog
 from server.errors import BadRequest
 from server.flows.checkpoints import CheckpointManager

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.memory import CONTEXT_BYTES, worker_bytes
-from pipelines.catalog.runtime import CONFLICTS, check_conflicts, choose_runtime
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.memory.runtime import CONFLICTS, check_conflicts, choose_runtime
+from pipelines.checkpoints.memory.shares import CONTEXT_BYTES, worker_bytes
 from pipelines.protocol.images import Lora, Quantize, Runtime, StepCache
 from server.data_folders import REPOSITORY
 from tests.support.runtime_pairs import OPTIONS, expected

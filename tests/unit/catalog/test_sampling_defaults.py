@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.chat_files import read_sampling_defaults
+from pipelines.checkpoints.memory.chat_files import read_sampling_defaults
 from pipelines.protocol.chat import ChatSampling, ChatSpec
 from server.catalog.chat import read_chat
 from server.flows.chat.parse import parse_chat

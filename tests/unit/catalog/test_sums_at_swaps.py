@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.sums import sha256_of
+from pipelines.checkpoints.folder.sums import sha256_of
 from server.accounts.catalogs import Edit
 from server.errors import BadRequest, Conflict
 from server.flows.catalog.switch import CatalogDiff, Send

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError
 from pipelines.images.warmup.adapter_checks import LEFT_BEHIND, MAX_ADAPTERS, AdapterChecker
 from pipelines.protocol.images import CheckpointSpec, EncodedImage, ImageJob, Runtime
 from pipelines.protocol.messages import Capabilities

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.estimate import FIRST_UNIT_S, Speeds, Timing, unit_s_at, work_units
+from pipelines.checkpoints.work.estimate import FIRST_UNIT_S, Speeds, Timing, unit_s_at, work_units
 from pipelines.images.scheduling.batching import Row, start_order
 from pipelines.images.scheduling.fairness import in_order
 from pipelines.images.scheduling.scheduler import DeviceTurn

@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.plan import fit_refine_strength, partial, plan_image
+from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.work.plan import fit_refine_strength, partial, plan_image
 from pipelines.images.drawing.image_checks import NOT_NUMBERS, ONE_COLOUR, InvalidImage
 from pipelines.images.warmup.capability_checks import CapabilityChecker
 from pipelines.protocol.images import CheckpointSpec, Control, EncodedImage, ImageJob

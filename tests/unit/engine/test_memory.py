@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipelines.catalog.memory import DEVICE_SHARE, host_memory_bytes, weights_budget
+from pipelines.checkpoints.memory.shares import DEVICE_SHARE, host_memory_bytes, weights_budget
 from pipelines.device.memory import Budgets, compute_dtype
 
 GIB = 2**30

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.weights import WeightsKey
+from pipelines.checkpoints.work.weights import WeightsKey
 from pipelines.images.scheduling.device_timeline import Synchronous
 from pipelines.images.scheduling.fairness import RecentUse
 from pipelines.images.scheduling.row_limits import PassShape

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.call_signature import PipelineSource
-from pipelines.catalog.class_facts import why_refused
+from pipelines.checkpoints.classes.facts import why_refused
+from pipelines.checkpoints.classes.source import PipelineSource
 from pipelines.families.registry import family_of
 from pipelines.families.task import Task
 from server.data_folders import REPOSITORY

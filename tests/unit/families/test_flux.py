@@ -1,6 +1,6 @@
 """FLUX.1 and Kontext, by the calls of the installed diffusers."""
 
-from pipelines.catalog.call_signature import PipelineSource
+from pipelines.checkpoints.classes.source import PipelineSource
 from pipelines.families.registry import family_of
 
 FLUX, KONTEXT = family_of("FluxPipeline"), family_of("FluxKontextPipeline")

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipelines.catalog.call_signature import PipelineSource
-from pipelines.catalog.hints import read_name_hints
+from pipelines.checkpoints.classes.source import PipelineSource
+from pipelines.checkpoints.inspection.hints import read_name_hints
 from pipelines.families.registry import family_of
 from tests.support.weight_files import flux_folder, inspect_checkpoint
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.catalog.call_signature import PipelineSource
+from pipelines.checkpoints.classes.source import PipelineSource
 from pipelines.families.registry import all_marks, family_of
 
 CLASSES = ("QwenImagePipeline", "QwenImageEditPipeline", "QwenImageEditPlusPipeline", "QwenImageInpaintPipeline")

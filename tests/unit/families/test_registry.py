@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import pipelines.families
-from pipelines.catalog.call_signature import PipelineSource
+from pipelines.checkpoints.classes.source import PipelineSource
 from pipelines.families import generic, registry
 from pipelines.families.generic import Family
 from pipelines.families.registry import all_families, family_of

@@ -1,0 +1,1 @@
+"""The bytes that checkpoints take, and how the memory of machines and devices is divided."""

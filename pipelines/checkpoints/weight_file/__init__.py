@@ -1,0 +1,1 @@
+"""One file of weights: its header, and what follows from it."""
