@@ -15,7 +15,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from server.backends.worker_heap import heap_on_cpu
+from server.backends.engine_layout import heap_on_cpu
 
 SIZES = {"1K": (1024, 1024), "2K": (2736, 1536), "4K": (3840, 2160)}
 MODELS = {"alpha": "alpha-image-2-count", "beta": "beta-3-pro-image-count"}

@@ -23,7 +23,6 @@ from pipelines.device.offline import quiet_libraries
 from pipelines.protocol.chat import ChatCapabilities
 from pipelines.protocol.engine import Engine, NoDevice
 from pipelines.protocol.images import Failed
-from pipelines.protocol.importing import importing
 from pipelines.protocol.messages import (
     AnyEvent,
     Asleep,
@@ -47,7 +46,7 @@ from pipelines.protocol.messages import (
     frame,
     read_frame,
 )
-from pipelines.protocol.signals import leave_signals_to_server
+from pipelines.protocol.processes import importing, leave_signals_to_server
 
 if TYPE_CHECKING:
     import torch

@@ -26,15 +26,13 @@ from server.housekeeping import (
     unregister_gateway,
 )
 from server.http.body_limit import BodyLimitMiddleware
-from server.http.cors import ApiCorsMiddleware
 from server.http.dialect import Dialect, request_id_headers
 from server.http.error_handlers import handle_errors
 from server.http.forwarding import BodyRecorder, Forwarder, listen
-from server.http.last_newline import LastNewlineMiddleware
+from server.http.middleware import ApiCorsMiddleware, LastNewlineMiddleware, PlainPathsMiddleware
 from server.http.observability import ObservabilityMiddleware
 from server.http.openapi_document import DocumentedApp, describe
 from server.http.own_calls import send_batch_line
-from server.http.plain_paths import PlainPathsMiddleware
 from server.routes import (
     account,
     admin,

@@ -14,26 +14,26 @@ from server.flows.catalog.member import CatalogMember
 from server.flows.chat.chats import Chats
 from server.flows.chat.keyed import KeyedChats
 from server.flows.chat_images.run import ChatImages
-from server.flows.checkpoints import CheckpointManager
-from server.flows.comparison_grid import ComparisonGrids
-from server.flows.grid_jobs import GridJobs
+from server.flows.gateways import OtherGateways
 from server.flows.images.idempotency import ImageCalls
 from server.flows.images.jobs import ImageJobs
+from server.flows.images.thumbnails import Thumbnails
 from server.flows.images.webhooks import Webhooks
-from server.flows.moderations import Moderations
+from server.flows.moderation import Moderations
+from server.flows.operators.checkpoints import CheckpointManager
+from server.flows.operators.comparison_grid import ComparisonGrids
+from server.flows.operators.grid_jobs import GridJobs
 from server.flows.operators.policy import PolicyAdmin
 from server.flows.operators.queue import JobQueue
+from server.flows.operators.sign_in import SignIn
 from server.flows.operators.sleep import Sleeper
 from server.flows.operators.swaps import CatalogJobs
-from server.flows.other_gateways import OtherGateways
 from server.flows.responses.compact import Compactor
 from server.flows.responses.conversations import Conversations
 from server.flows.responses.count_tokens import TokenCounter
 from server.flows.responses.create import ResponseCreator
 from server.flows.responses.retrieve import Responses
-from server.flows.sign_in import SignIn
-from server.flows.storage_sweep import StorageSweep
-from server.flows.thumbnails import Thumbnails
+from server.flows.storage.sweep import StorageSweep
 from server.parts import Engines, Running, Served, Stores, Telemetry
 from server.settings import Settings
 

@@ -11,8 +11,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.report import Report
-from pipelines.chat.batching import find_batching
-from pipelines.chat.model_runner import Chunk, ModelRunner
+from pipelines.chat.model.batching import find_batching
+from pipelines.chat.model.model_runner import Chunk, ModelRunner
 
 ROOM = 80  # tokens that rows may grow by
 VOCABULARY = 49_152

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import torch
 
-from pipelines.chat.checkpoint import CacheShare, ChatCheckpoint, load_chat
-from pipelines.chat.device_loop import DeviceLoop
 from pipelines.chat.failures import to_failed_event
+from pipelines.chat.loading.checkpoint import CacheShare, ChatCheckpoint, load_chat
 from pipelines.chat.request_builder import build_sequences, count_prompt_tokens
-from pipelines.chat.sequence import Request
+from pipelines.chat.steps.device_loop import DeviceLoop
+from pipelines.chat.steps.sequence import Request
 from pipelines.device.failures import Cancelled, watch_device
 from pipelines.device.memory import chat_cache_bytes, free_memory, with_memory
 from pipelines.device.openmp import run_and_release

@@ -4,13 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from pipelines.chat.checkpoint import ChatCheckpoint
-from pipelines.chat.constraints import Constraint
-from pipelines.chat.detokenize import ChoiceOutput
-from pipelines.chat.failures import InvalidRequest
-from pipelines.chat.grammars import Grammar, build_grammar, has_structured_output
-from pipelines.chat.output_parser import OutputParser
-from pipelines.chat.prompts import (
+from pipelines.chat.encoding import (
     Conversation,
     encode_prompt,
     fit_prompt,
@@ -18,11 +12,17 @@ from pipelines.chat.prompts import (
     template_use,
     unread_thoughts,
 )
-from pipelines.chat.sampling import SamplerState
-from pipelines.chat.sequence import Request, Sequence
+from pipelines.chat.failures import InvalidRequest
+from pipelines.chat.grammars.building import Grammar, build_grammar, has_structured_output
+from pipelines.chat.grammars.constraints import Constraint
+from pipelines.chat.loading.checkpoint import ChatCheckpoint
+from pipelines.chat.prompts.thinking import OFF, asks_to_think, unused_options
+from pipelines.chat.steps.detokenize import ChoiceOutput
+from pipelines.chat.steps.sampling import SamplerState
+from pipelines.chat.steps.sequence import Request, Sequence
 from pipelines.chat.syntax.calls import CallFormat, ParserFields
+from pipelines.chat.syntax.output_parser import OutputParser
 from pipelines.chat.syntax.output_syntax import marker_text
-from pipelines.chat.thinking import OFF, asks_to_think, unused_options
 from pipelines.protocol.chat import Admitted, ChatEvent, ChatJob, CountJob
 from pipelines.protocol.images import Failed, Started
 

@@ -26,10 +26,9 @@ from pipelines.device.failures import exit_if_lost, watch_device
 from pipelines.device.memory import copy_mapped_weights, free_memory, with_memory
 from pipelines.device.staged_copy import move_modules
 from pipelines.device.weight_names import load_model
-from pipelines.protocol.backgrounds import flattened
 from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import EncodedImage, Failed, Queued, RawImage, Started
-from pipelines.protocol.pixels import to_image
+from pipelines.protocol.pixels import flattened, to_image
 
 HOST = torch.device("cpu")
 MAX_WINDOW = 512  # tokens

@@ -2,9 +2,9 @@
 settings.
 
 - memory: budgets for weights, dtypes, freeing memory
-- timeline: keeps a thread one turn ahead of a GPU
-- transfer: a tensor's copy on the host, which nobody waits for while it is made
-- staged_copy: weights between the host and a GPU, through page-locked buffers
+- timing: keeps a thread one turn ahead of a GPU, and measures what work costs it
+- staged_copy: weights between the host and a GPU, through page-locked buffers, and a tensor's copy on the host, which
+  nobody waits for while it is made
 - openmp: releasing the threads that OpenMP keeps for a thread that has computed
 - failures: how a job of any kind can fail
 - offline: no network access and no progress bars from the libraries

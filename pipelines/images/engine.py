@@ -17,12 +17,11 @@ from typing import Any
 import torch
 
 from pipelines.checkpoints.errors import CheckpointError
-from pipelines.checkpoints.work.estimate import Speeds
-from pipelines.checkpoints.work.weights import WeightsKey, weights_key
+from pipelines.checkpoints.work.estimate import Speeds, WeightsKey, weights_key
 from pipelines.device.failures import Cancelled, OutOfTime, clear_frames, is_out_of_memory
 from pipelines.device.memory import Budgets
 from pipelines.device.openmp import release_openmp_threads, run_and_release
-from pipelines.device.timeline import CudaTimeline
+from pipelines.device.timing import CudaTimeline
 from pipelines.images.denoising.merging import Sharing
 from pipelines.images.denoising.noise_schedulers import try_config
 from pipelines.images.denoising.step_observer import Pixels

@@ -8,9 +8,9 @@ from pipelines.images.drawing.image_checks import InvalidImage
 from pipelines.images.loading.safety_checker import BlockedImage
 from pipelines.images.prompts.reading import PromptTooLong
 from pipelines.images.tasks import UnsupportedTask
-from pipelines.protocol.backgrounds import NoTransparency
 from pipelines.protocol.finished_image import WrongSize
 from pipelines.protocol.images import Failed, ImageJob
+from pipelines.protocol.pixels import NoTransparency
 
 
 def to_failed_event(error: BaseException, job: ImageJob) -> Failed:

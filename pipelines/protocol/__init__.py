@@ -9,6 +9,7 @@
 - classify: ClassifierSpec, ClassifyJob, and its events
 - messages: the messages of the processes, and their framing
 - engine: the Engine protocol: submit, cancel, prepare, unload_except, sleep
-- python_command: the command of a child process in Python
+- python_command: the command of a child process in Python; processes: what each does first
+- pixels: images for Pillow, for workers and decoders
 - image_tool: the image tool as it is offered to a chat model
 """

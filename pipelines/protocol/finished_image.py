@@ -15,8 +15,8 @@ from typing import Any
 from PIL import Image, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
-from pipelines.protocol.backgrounds import with_background
 from pipelines.protocol.images import Encoding
+from pipelines.protocol.pixels import with_background
 from pipelines.protocol.provenance import XMP_KEYWORD, xmp_packet
 
 MAX_CUT = 0.06  # of a side: what rounding both sides to a multiple of 32 px takes of a megapixel at 16:9

@@ -8,13 +8,13 @@ from typing import Any, Literal
 from sqlalchemy import case, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from server.accounts.batch_tables import BatchLineRow, BatchRow
 from server.accounts.clock_skew import MARGIN_S, is_near, reset_future_times
 from server.accounts.db import PAGE
 from server.accounts.fingerprints import is_sent_alike
 from server.accounts.gateways import live_owners
 from server.accounts.ledger import lock_key
 from server.accounts.paging import Page, read_own
+from server.accounts.response_tables import BatchLineRow, BatchRow
 from server.accounts.store import Store
 
 BatchState = Literal["in_progress", "cancelling", "completed", "cancelled", "expired"]

@@ -12,11 +12,16 @@ from sqlalchemy import Text, cast, delete, func, select
 from sqlalchemy.orm import Session
 
 from server.accounts.clock_skew import reset_future_times
-from server.accounts.conversation_tables import ConversationFileRow, ConversationItemRow, ConversationRow
 from server.accounts.db import PAGE
 from server.accounts.paging import Page, read_page
 from server.accounts.response_items import StoredItem
-from server.accounts.response_tables import ItemRow, ResponseRow
+from server.accounts.response_tables import (
+    ConversationFileRow,
+    ConversationItemRow,
+    ConversationRow,
+    ItemRow,
+    ResponseRow,
+)
 from server.accounts.store import Store
 
 MAX_CONVERSATIONS = 10_000  # of a key

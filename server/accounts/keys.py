@@ -8,11 +8,13 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TypedDict
 
 from sqlalchemy import ColumnElement, exists, select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from pipelines.protocol.tiers import ServiceTier
 from server.accounts.audit import SERVER, audit
 from server.accounts.db import Database
+from server.accounts.db_errors import is_duplicate
 from server.accounts.ledger import held_sum
 from server.accounts.tables import KeyRow
 from server.money import format_money
@@ -271,3 +273,32 @@ def _key(row: KeyRow, now: float) -> Key:
 
 def _to_datetime(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+SIGN_IN = "sign-in"  # the operator of these changes, in the audit
+
+
+def key_of_person(
+    database: Database, person: str, name: str, groups: frozenset[str], changes: KeyChanges
+) -> Key | None:
+    """Return the key of a person, which is made at the first call, with this name and these groups; None if it is
+    revoked or has expired. The changes are made at each call."""
+    key_id = _find(database, person)
+    if key_id is None:
+        try:
+            made, _ = create_key(database, name, groups, limits={**changes, "person": person}, by=SIGN_IN)
+        except IntegrityError as error:
+            if not is_duplicate(error.orig):
+                raise
+            # two browsers at once
+            key_id = _find(database, person)
+        else:
+            return made
+    if key_id is None or find_usable_key(database, key_id) is None:
+        return None
+    return update_key(database, key_id, changes, by=SIGN_IN)
+
+
+def _find(database: Database, person: str) -> str | None:
+    with database.read() as session:
+        return session.scalar(select(KeyRow.id).where(KeyRow.person == person))

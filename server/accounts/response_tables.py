@@ -1,11 +1,46 @@
-"""The rows of stored responses: their input and output items, and images by file name."""
+"""The rows of stored responses, conversations and batches: their items, lines, and images by file name."""
 
 from typing import Any
 
-from sqlalchemy import JSON, CheckConstraint, ForeignKey, String, UniqueConstraint, true
+from sqlalchemy import JSON, CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint, false, true
 from sqlalchemy.orm import Mapped, mapped_column
 
 from server.accounts.tables import AutoInteger, Base
+
+
+class ConversationRow(Base):
+    """A conversation of a key. It outlives the responses that were made in it."""
+
+    __tablename__ = "conversations"
+
+    id: Mapped[str] = mapped_column(String(60), primary_key=True)
+    key_id: Mapped[str] = mapped_column(ForeignKey("keys.id"), index=True)
+    labels: Mapped[dict[str, str]] = mapped_column("metadata", JSON)
+    created_at: Mapped[float]
+    used_at: Mapped[float] = mapped_column(index=True)
+
+
+class ConversationItemRow(Base):
+    """One item; they are in the order of their ids. Items without a `response_id` were put in by the client."""
+
+    __tablename__ = "conversation_items"
+
+    id: Mapped[int] = mapped_column(AutoInteger, primary_key=True, autoincrement=True)
+    conversation_id: Mapped[str] = mapped_column(ForeignKey("conversations.id"), index=True)
+    item_id: Mapped[str] = mapped_column(String(200), index=True)
+    response_id: Mapped[str | None] = mapped_column(String(60))
+    side: Mapped[str] = mapped_column(String(6))
+    body: Mapped[dict[str, Any]] = mapped_column(JSON)
+    image: Mapped[str | None] = mapped_column("picture", String(60))
+
+
+class ConversationFileRow(Base):
+    """A stored image that came inside a request, and that an item shows."""
+
+    __tablename__ = "conversation_files"
+
+    name: Mapped[str] = mapped_column(String(60), primary_key=True)
+    conversation_id: Mapped[str] = mapped_column(ForeignKey("conversations.id"), primary_key=True, index=True)
 
 
 class ResponseRow(Base):
@@ -66,3 +101,49 @@ class FileRow(Base):
 
     name: Mapped[str] = mapped_column(String(60), primary_key=True)
     response_id: Mapped[str] = mapped_column(ForeignKey("responses.id"), primary_key=True, index=True)
+
+
+class BatchRow(Base):
+    """A batch: calls that a server sends to itself, one by one, with the key that created it."""
+
+    __tablename__ = "batches"
+    __table_args__ = (
+        CheckConstraint(
+            "state IN ('in_progress', 'cancelling', 'completed', 'cancelled', 'expired')", name="batches_state"
+        ),
+        Index("ix_batches_age", "key_id", "created_at"),
+        Index("ix_batches_idempotency_key", "key_id", "idempotency_key", unique=True),
+    )
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    key_id: Mapped[str] = mapped_column(ForeignKey("keys.id"))
+    endpoint: Mapped[str | None] = mapped_column(String(60))
+    source: Mapped[str | None] = mapped_column(String(400))  # the path of the input, if it is a file
+    base: Mapped[str] = mapped_column(String(300))  # the server's address, as the client has it
+    state: Mapped[str] = mapped_column(String(20), index=True)
+    owner: Mapped[str | None] = mapped_column(String(40))  # the server that runs it
+    total: Mapped[int]
+    labels: Mapped[dict[str, Any]] = mapped_column(JSON)  # the client's metadata
+    created_at: Mapped[float] = mapped_column(index=True)
+    expires_at: Mapped[float]
+    cancelling_at: Mapped[float | None]
+    ended_at: Mapped[float | None]
+    fingerprint: Mapped[str] = mapped_column(String(64), server_default="")
+    idempotency_key: Mapped[str | None] = mapped_column(String(255))
+    answer_lost: Mapped[bool] = mapped_column(server_default=false())  # the id of the batch has not reached its client
+
+
+class BatchLineRow(Base):
+    """A line of a batch: a call's body and, when it has ended, its answer."""
+
+    __tablename__ = "batch_lines"
+    __table_args__ = (Index("ix_batch_lines_ended", "batch_id", "status"),)
+
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batches.id"), primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    custom_id: Mapped[str] = mapped_column(String(200))
+    url: Mapped[str] = mapped_column(String(60))
+    body: Mapped[str] = mapped_column(Text)
+    status: Mapped[int | None]  # of HTTP; None until it has ended
+    request_id: Mapped[str | None] = mapped_column(String(80))
+    answer: Mapped[str | None] = mapped_column(Text)

@@ -52,7 +52,11 @@ def upgrade(connection: Connection) -> None:
 
 def all_tables() -> list[Table]:
     """Return the tables of this version, each after those that its rows refer to."""
-    from server.accounts import batch_tables, conversation_tables, operator_tables, response_tables, result_tables  # noqa: F401
+    from server.accounts import (  # noqa: F401
+        operator_tables,
+        response_tables,
+        result_tables,
+    )
     from server.accounts.tables import Base
 
     return list(Base.metadata.sorted_tables)

@@ -13,8 +13,7 @@ from sqlalchemy import CursorResult, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from server.accounts.clock_skew import reset_future_times
-from server.accounts.conversation_tables import ConversationFileRow
-from server.accounts.response_tables import FileRow
+from server.accounts.response_tables import ConversationFileRow, FileRow
 from server.accounts.result_tables import ResultRow, StorageOwnerRow, StoredFileRow
 from server.accounts.store import Store
 from server.clock import DAY_S

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from pipelines.checkpoints.errors import CheckpointError
 from pipelines.checkpoints.memory.device_bytes import estimate_bytes
-from pipelines.checkpoints.work.estimate import FIRST_UNIT_S, work_units
-from pipelines.checkpoints.work.weights import WeightsKey, weights_key
+from pipelines.checkpoints.work.estimate import FIRST_UNIT_S, WeightsKey, weights_key, work_units
 from pipelines.protocol.images import CheckpointSpec, Event, ImageJob
 from pipelines.protocol.messages import Capabilities, CheckpointState, Spec
 from server.backends.engine_host import EngineHost

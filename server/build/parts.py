@@ -16,11 +16,11 @@ from server.accounts.batches import BatchStore
 from server.accounts.call_log import CallLog
 from server.accounts.calls import CallStore
 from server.accounts.claims import ClaimStore
-from server.accounts.console_sessions import ConsoleSessions
 from server.accounts.conversations import ConversationStore
 from server.accounts.db import Database
 from server.accounts.gateways import GatewayStore
 from server.accounts.ledger import Ledger
+from server.accounts.operators import ConsoleSessions
 from server.accounts.responses import ResponseStore
 from server.accounts.results import ResultStore
 from server.accounts.stored_files import StoredFiles
@@ -40,13 +40,11 @@ from server.settings import Settings
 from server.state.active_calls import RETRY_WINDOW_S, ActiveCalls
 from server.state.active_chats import ActiveChats
 from server.state.active_responses import ActiveResponses
-from server.state.background_tasks import BackgroundTasks
 from server.state.body_budget import BodyBudget
-from server.state.drain import Drain
 from server.state.expected_retries import ExpectedRetries
 from server.state.image_backlog import Backlog
-from server.state.served_catalog import ServedCatalog
-from server.state.served_policy import ServedPolicy
+from server.state.served import ServedCatalog, ServedPolicy
+from server.state.tasks import BackgroundTasks, Drain
 from server.telemetry.crash_points import CrashPoints
 from server.telemetry.engine_metrics import DecoderCollector
 from server.telemetry.metrics import Metrics

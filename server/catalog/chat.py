@@ -12,7 +12,7 @@ from pipelines.checkpoints.memory.chat_files import read_sampling_defaults, sees
 from pipelines.protocol.chat import ChatSpec
 from pipelines.protocol.images import Dtype
 from pipelines.protocol.upstream import Upstream
-from server.catalog.aliases import alias_of
+from server.catalog.specs import alias_of
 from server.catalog.toml import KeyPath, ServerUrl, Strict, error_at, read_toml
 
 CREATED = 1_760_000_000  # as the image models' date: OpenAI's model objects must have one

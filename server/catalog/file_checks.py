@@ -3,8 +3,15 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from server.catalog.control_tables import IPAdapterTable, T2IAdapterTable
-from server.catalog.schema import LOCAL_KEYS, CatalogFile, CheckpointFile, CheckpointTable, UpstreamTable
+from server.catalog.schema import (
+    LOCAL_KEYS,
+    CatalogFile,
+    CheckpointFile,
+    CheckpointTable,
+    IPAdapterTable,
+    T2IAdapterTable,
+    UpstreamTable,
+)
 
 OF_DRAWING = {*LOCAL_KEYS, "quality", "references"} - {"checkpoint", "runtime", "enlarge"}  # not of an upscaler
 OF_NETWORKS = {"dtype", "resident", "batch", "max_batch"}  # of [runtime], also of an upscaler

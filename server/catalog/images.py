@@ -12,7 +12,6 @@ from pathlib import Path
 from pipelines.checkpoints.folder.problems import similar_names
 from pipelines.protocol.images import CheckpointSpec
 from pipelines.protocol.upstream import Upstream
-from server.catalog.aliases import alias_of
 from server.catalog.chat import ChatCatalog, read_chat
 from server.catalog.file_checks import validate_file
 from server.catalog.schema import (
@@ -24,7 +23,7 @@ from server.catalog.schema import (
     QualityTable,
 )
 from server.catalog.sizes import SizeRules, Tier, preset_problem
-from server.catalog.specs import checkpoint_spec
+from server.catalog.specs import alias_of, checkpoint_spec
 from server.catalog.toml import KeyPath, error_at, read_toml
 from server.money import parse_money
 

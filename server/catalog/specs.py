@@ -1,7 +1,8 @@
 """From a table of a catalog file to the spec of its checkpoint."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -19,6 +20,16 @@ from pipelines.protocol.images import (
 from pipelines.protocol.messages import Spec
 from pipelines.protocol.upstream import ImageUpstream
 from server.catalog.schema import PART_KEYS, CheckpointTable, RuntimeTable, SamplingTable, UpstreamTable
+
+
+def alias_of(name: str, aliases: Iterable[str]) -> str | None:
+    """Return the alias that a name is: the name itself, else the longest pattern that it matches, else None."""
+    known = set(aliases)
+    if name in known:
+        return name
+    matching = [alias for alias in known if "*" in alias and fnmatchcase(name, alias)]
+    return max(matching, key=lambda alias: (len(alias), alias), default=None)
+
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
 

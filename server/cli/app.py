@@ -2,20 +2,62 @@
 
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.protocol.importing import importing
+from pipelines.protocol.processes import importing
 from server.cli import batches, checkpoints, cluster, keys, reports, reproduce, running, store, teams
 from server.cli.environment import fail, flush_output, open_database, open_missing_streams, read_settings, user
 from server.cli.printing import CsvFlag, JsonFlag
 from server.cli.reports import KeyFilter, Limit, Since, Until
+from server.errors import ApiError, DatabaseBusy, StartError, StorageFailed
 
 if TYPE_CHECKING:
     from server.accounts.db import Database
     from server.settings import Settings
+
+
+def error_line(error: BaseException) -> str:
+    """Return what a person at a terminal is told: what is wrong and, where it is known, what would work."""
+    if isinstance(error, StartError):
+        return str(error)
+    if isinstance(error, DatabaseBusy):
+        return f"The database can't be used: {error.reason}"
+    if isinstance(error, StorageFailed):
+        return f"The storage can't be used: {error.reason}"
+    from server.catalog.images import CatalogError
+
+    if isinstance(error, CatalogError):
+        return "; ".join(str(error).splitlines())
+    if isinstance(error, ApiError):  # the same functions answer HTTP
+        return error.message
+    if isinstance(error, OSError) and error.strerror is not None:
+        place = "" if error.filename is None else f"{error.filename}: "
+        return f"{place}{error.strerror}.{_remedy(error)}"
+    if isinstance(error, UnicodeEncodeError):  # from an argument, or the name of a file
+        return f"{error.object[error.start : error.end + 20]!a} has letters that are not UTF-8."
+    return _describe_unexpected(error)
+
+
+def _remedy(error: OSError) -> str:
+    if isinstance(error, PermissionError):
+        return " Run this as the user that runs the server, or set DARKROOM_HOME to a folder of your own."
+    return ""
+
+
+def _describe_unexpected(error: BaseException) -> str:
+    """With its place in the code, for whoever reports it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    text = " ".join(str(error).split())
+    return (
+        f"Unexpected {type(error).__name__}: {text}{place}. `python -X dev -m darkroom` in place of `darkroom` shows "
+        "the whole way to it."
+    )
+
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -45,7 +87,7 @@ def main() -> None:
     except Exception as error:
         if sys.flags.dev_mode:
             raise
-        from server.cli.error_lines import error_line
+        from server.cli.app import error_line
 
         fail(error_line(error))
     finally:
@@ -242,7 +284,7 @@ def ledger(
 
 
 def _name_unknown_files(settings: "Settings", database: "Database") -> None:
-    from server.flows.storage_sweep import open_sweep
+    from server.flows.storage.sweep import open_sweep
 
     sweep = open_sweep(settings, database)
     if due := sweep.due():

@@ -10,10 +10,16 @@ from rich.table import Table
 from pipelines.checkpoints.folder.libraries import how_to_install
 from server.cli.admin_client import read_if_running
 from server.cli.printing import add_row
-from server.flows.checkpoints import CheckpointManager
-from server.schemas.answer import Answer
-from server.schemas.checkpoint_reports import adapter_card
-from server.schemas.checkpoints import AdapterCard, AdapterList, CheckpointCard, CheckpointFindings, CheckpointList
+from server.flows.operators.checkpoints import CheckpointManager
+from server.schemas.base import Answer
+from server.schemas.checkpoints import (
+    AdapterCard,
+    AdapterList,
+    CheckpointCard,
+    CheckpointFindings,
+    CheckpointList,
+    adapter_card,
+)
 from server.settings import Settings
 
 Shape = TypeVar("Shape", bound=Answer)

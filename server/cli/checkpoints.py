@@ -15,7 +15,7 @@ from server.cli.printing import CsvFlag, JsonFlag
 from server.errors import ApiError, StartError
 
 if TYPE_CHECKING:
-    from server.flows.checkpoints import CheckpointManager
+    from server.flows.operators.checkpoints import CheckpointManager
 
 app = typer.Typer(no_args_is_help=True, help="Inspect, add, list, verify, compare and remove image checkpoints.")
 
@@ -33,7 +33,7 @@ ConfigPath = Annotated[
 def inspect(checkpoint: CheckpointPath, base: BasePath = None, config: ConfigPath = None) -> None:
     """Say what a folder, a hub cache folder, a .safetensors or a .gguf file is and can do. Reads no weights."""
     from server.cli.checkpoint_tables import show_report
-    from server.schemas.checkpoint_reports import report_of
+    from server.schemas.checkpoints import report_of
 
     manager = _manager()
     with _readable_errors():
@@ -214,7 +214,7 @@ def _number(text: str) -> int | float | str:
 
 def _manager() -> "CheckpointManager":
     from pipelines.checkpoints.folder.sums import Digests
-    from server.flows.checkpoints import CheckpointManager
+    from server.flows.operators.checkpoints import CheckpointManager
 
     settings = read_settings()
     return CheckpointManager(settings.model_configs, settings.weights, Digests(settings.weight_digests))

@@ -2,13 +2,14 @@
 
 The first SIGTERM, SIGINT or SIGQUIT drains it: it takes no new calls, says so at /readyz, and ends when the running
 calls have ended or their time is over. The second one cancels the running calls. The third one does not even wait for
-answers to be sent. `server.cli.signals` has the others.
+answers to be sent. `server.cli.graceful_shutdown` has the others.
 """
 
 import asyncio
+import os
 import signal
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -16,10 +17,67 @@ import structlog
 import uvicorn
 
 from server.cli.http_protocol import drop_late
-from server.cli.signals import RecordedSignals, signal_handlers
 from server.services import Services
+from server.telemetry.logs import reopen_log
 
 log = structlog.stdlib.get_logger("darkroom.serving")
+
+Handler = Callable[[int, FrameType | None], None]
+
+
+class RecordedSignals:
+    """The signals that do not stop the server, recorded until the event loop handles them: a handler may interrupt
+    another log line."""
+
+    def __init__(self) -> None:
+        self._recorded: list[signal.Signals] = []
+
+    def record(self, number: int, _frame: FrameType | None = None) -> None:
+        """Record a signal, in its handler."""
+        self._recorded.append(signal.Signals(number))
+
+    def handle(self) -> None:
+        """Handle the signals that were recorded so far, and log it."""
+        while self._recorded:
+            found = self._recorded.pop(0)
+            if found in {signal.SIGUSR1, signal.SIGHUP}:
+                reopen_log()
+                log.info("the log's file was opened anew", signal=found.name)
+            elif found == signal.SIGCONT:
+                log.warning("the server goes on after a stop", signal=found.name)
+            else:
+                log.info("a signal without a meaning was ignored", signal=found.name)
+
+
+@contextmanager
+def signal_handlers(stop: Handler, signals: RecordedSignals) -> Iterator[None]:
+    """Obey signals while this is entered, beside SIGTERM and SIGINT. One that the process was started to ignore, as
+    `nohup` does, stays ignored."""
+    handlers: dict[signal.Signals, Handler] = {
+        signal.SIGQUIT: stop,
+        signal.SIGHUP: stop if at_terminal() else signals.record,
+        signal.SIGUSR1: signals.record,
+        signal.SIGUSR2: signals.record,
+        signal.SIGCONT: signals.record,
+    }
+    before = {number: signal.getsignal(number) for number in handlers}
+    for number, handler in handlers.items():
+        if before[number] is not signal.SIG_IGN:
+            signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def at_terminal() -> bool:
+    """Return whether the server was started at a terminal."""
+    try:
+        return os.isatty(0)
+    except OSError:
+        return False
+
 
 CLOSING_S = 5  # to record the ends of cancelled calls, and to send the last answers
 

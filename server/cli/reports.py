@@ -150,7 +150,7 @@ def create_operator(
     """Make an admin key and print its secret. The secret is shown only now: the database stores its hash."""
     from server.accounts.operators import NameTaken
     from server.accounts.operators import create_operator as create
-    from server.schemas.operators import CreateOperator
+    from server.schemas.reports import CreateOperator
     from server.schemas.validation import validate
 
     body = validate(CreateOperator, {"name": name}, strict=True)

@@ -21,20 +21,21 @@ from server.accounts.db import connect_database
 from server.accounts.keys import create_key, has_keys, set_secret
 from server.app import create_app
 from server.catalog.images import Catalog, CatalogError
-from server.cli.connection_limits import (
+from server.cli.graceful_shutdown import DrainingServer
+from server.cli.http_protocol import (
+    IDLE_S,
     ConnectionLimits,
     most_connections,
+    protocol_class,
     raise_descriptor_limit,
 )
-from server.cli.graceful_shutdown import DrainingServer
-from server.cli.http_protocol import IDLE_S, protocol_class
 from server.cli.reading import reading_shown
 from server.data_folders import write_starters
 from server.errors import StartError
 from server.flows.catalog.start import catalog_at_start
 from server.flows.operators.doctor import port_problem
 from server.housekeeping import lock_database, lock_home, make_private
-from server.http.proxy_headers import TRUSTED_BY_DEFAULT, ProxyHeadersMiddleware, trusted_networks
+from server.http.public_address import TRUSTED_BY_DEFAULT, ProxyHeadersMiddleware, trusted_networks
 from server.secret_files import derive_secret, read_secret, write_secret
 from server.services import Services
 from server.settings import Settings, unknown_settings

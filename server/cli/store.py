@@ -8,7 +8,7 @@ from server.cli.environment import fail, open_database, read_settings, user
 
 if TYPE_CHECKING:
     from server.accounts.db import Database
-    from server.flows.storage_sweep import StorageSweep
+    from server.flows.storage.sweep import StorageSweep
 
 app = typer.Typer(
     no_args_is_help=True, help="The storage of images: whose it is, what was swept, and how that comes back."
@@ -66,7 +66,7 @@ def put_back(
 
 
 def _open() -> tuple["Database", "StorageSweep", str]:
-    from server.flows.storage_sweep import open_sweep
+    from server.flows.storage.sweep import open_sweep
 
     settings = read_settings()
     database = open_database(settings)

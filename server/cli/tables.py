@@ -8,10 +8,10 @@ from rich.table import Table
 from pipelines.protocol.chat import ChatSpec
 from pipelines.protocol.images import CheckpointSpec
 from server.accounts import report
-from server.accounts.chat_usage import list_chat_usage
 from server.accounts.db import Database
 from server.accounts.paging import Page
 from server.accounts.teams import team_names
+from server.accounts.usage import list_chat_usage
 from server.catalog.images import ImageModel
 from server.cli.admin_client import read_if_running
 from server.cli.environment import read_catalog

@@ -27,7 +27,7 @@ def create(
     monthly_budget: Monthly = None,
 ) -> None:
     """Create a team, and print its id. `darkroom keys set KEY --team NAME` puts a key into it."""
-    from server.schemas.teams import CreateTeam
+    from server.schemas.keys import CreateTeam
     from server.schemas.validation import validate
 
     fields: dict[str, Any] = {"name": name} | _budget(monthly_budget)
@@ -48,7 +48,7 @@ def change(
     monthly_budget: Monthly = None,
 ) -> None:
     """Change a team. What is not given stays as it is."""
-    from server.schemas.teams import ChangeTeam
+    from server.schemas.keys import ChangeTeam
     from server.schemas.validation import validate
 
     sent = ({} if name is None else {"name": name}) | _budget(monthly_budget)

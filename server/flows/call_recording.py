@@ -7,8 +7,8 @@ import structlog
 
 from server.accounts.call_log import CallLog, LoggedCall
 from server.errors import DatabaseBusy, DatabaseFailed
-from server.state.background_tasks import BackgroundTasks
-from server.state.call_rate import CallRate
+from server.state.call_limits import CallRate
+from server.state.tasks import BackgroundTasks
 from server.telemetry.call_trace import CallTrace
 
 log = structlog.stdlib.get_logger("darkroom.calls")

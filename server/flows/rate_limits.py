@@ -23,9 +23,8 @@ from server.backends.engine_host import EngineHost
 from server.errors import DatabaseBusy, RateLimited, RunsElsewhere
 from server.parts import Running
 from server.state.active_job import ActiveJob
-from server.state.background_tasks import run_to_completion
-from server.state.call_rate import CallRate
-from server.state.concurrency import KeyConcurrency
+from server.state.call_limits import CallRate, KeyConcurrency
+from server.state.tasks import run_to_completion
 
 
 class RateLimiter:

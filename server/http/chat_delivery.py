@@ -34,7 +34,7 @@ from server.http.deps import (
     wants_keepalive,
 )
 from server.http.sse import SEPARATOR, event, event_stream
-from server.schemas.local_models import ignored_options
+from server.schemas.extra_fields import ignored_options
 from server.services import Services
 from server.state.active_chats import Sent
 

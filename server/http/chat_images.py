@@ -15,15 +15,19 @@ from server.catalog.chat import ChatModel
 from server.catalog.images import Catalog, ImageModel
 from server.catalog.sizes import SizeError, half_size
 from server.errors import BadRequest
+from server.flows.admission import find_chat_model, find_image_model
 from server.flows.chat.completion import CompletionHead, CompletionWriter
 from server.flows.chat.parse import custom_names, read_chat_body
 from server.flows.chat_images.conversation import read_conversation
-from server.flows.chat_images.image_call import OPTIONS, request_fingerprint, to_image_request
-from server.flows.chat_images.tiers import model_of_tier
-from server.flows.chat_images.tool_response import to_response
+from server.flows.chat_images.image_call import (
+    OPTIONS,
+    model_of_tier,
+    request_fingerprint,
+    to_image_request,
+    to_response,
+)
 from server.flows.field_names import renamed_fields
 from server.flows.images.prompt_notes import foreign_syntax
-from server.flows.models import find_chat_model, find_image_model
 from server.flows.responses.image_tool import fit_tool
 from server.http.chat_delivery import Delivery, Protocol, Write, chat_response
 from server.http.delivery import attach

@@ -1,13 +1,14 @@
-"""An error as an HTTP answer, in the shape of the protocol whose URL was called."""
+"""Errors as HTTP answers, in the shape of the protocol whose URL was called."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fastapi import APIRouter
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from server.errors import ApiError
+from server.errors import ApiError, NotFound
 from server.http.dialect import find_dialect
 from server.telemetry.call_trace import current_trace
 
@@ -34,3 +35,24 @@ async def send_error(error: ApiError, scope: Scope, receive: Receive, send: Send
     status, body = error_answer(scope, error)
     answer = Response(json.dumps(body), status, error.headers, "application/json")
     await answer(scope, receive, send)
+
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+
+
+def refuse(router: APIRouter, paths: Sequence[str], message: str, methods: Sequence[str] = METHODS) -> None:
+    """Add routes that answer 404 with this message, so that no endpoint of the protocol looks like a mistyped URL."""
+
+    async def answer() -> None:
+        raise NotFound(message, code="unsupported_endpoint")
+
+    for path in paths:
+        router.add_api_route(path, answer, methods=[*methods], include_in_schema=False)
+
+
+def refuse_endpoints(router: APIRouter, prefix: str, endpoints: dict[str, str], served: str) -> None:
+    """Refuse endpoints below the prefix. `endpoints` has their names and the beginning of a sentence about them, such
+    as "Batches are"; `served` is the sentence that names the endpoints that there are instead."""
+    for name, what in endpoints.items():
+        paths = (f"{prefix}/{name}", f"{prefix}/{name}/{{rest:path}}")
+        refuse(router, paths, f"{what} not supported by this server. {served}")

@@ -14,7 +14,7 @@ from server.flows.operators.csv_text import csv_text
 from server.http.deps import ServicesDep
 from server.http.openapi import Responses
 from server.http.queries import CsvDep, PageDep
-from server.schemas.listing import Listed, Listing
+from server.schemas.base import Listed, Listing
 
 CSV_ROWS = 500  # a piece of a streamed file
 CSV: Responses = {200: {"content": {"text/csv": {"schema": {"type": "string"}}}}}

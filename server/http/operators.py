@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Response
 
 from server.accounts.keys import find_usable_key
-from server.accounts.operators import PREFIX, authenticate_operator, find_operator
+from server.accounts.operators import LIFETIME_S, PREFIX, authenticate_operator, find_operator
 from server.errors import StartError, Unauthorized
 from server.http.deps import FORWARDED, KeyScheme, ServicesDep, bearer, find_secret, is_of_console
 from server.secret_files import read_secret
@@ -89,3 +89,9 @@ async def operator(request: Request, services: ServicesDep, _: Annotated[None, D
 
 
 OperatorName = Annotated[str, Depends(operator)]
+
+
+def set_session_cookie(request: Request, response: Response, name: str, value: str) -> None:
+    """Give the browser a session's cookie, which no script can read and no other site can send."""
+    secure = request.url.scheme == "https"
+    response.set_cookie(name, value, max_age=LIFETIME_S, httponly=True, samesite="strict", secure=secure)

@@ -1,5 +1,5 @@
 """The operator's moderation policy. `server.flows.moderation` applies it to every input and output.
 
 - `policy`: the policy file: rules, classifiers, and their breaches
-- `matching`: blocked words and patterns in normalised text
+- `matching`: blocked words and patterns, in one form for all spellings of a text
 """

@@ -4,7 +4,7 @@
 [[rules]]
 name     = "no-weapons"            # callers see this name
 category = "violence"              # OpenAI's categories, or words of your own
-terms    = ["assault rifle"]       # whole words, however they are spelt (server.moderation.normalisation)
+terms    = ["assault rifle"]       # whole words, however they are spelt (server.moderation.matching)
 patterns = ['ak-?47']              # regular expressions on the same normalised text: lower case, single spaces
 groups   = ["beta-image-per-call"] # default: every group
 on_low   = false                   # default true: also when a call says moderation "low"
@@ -33,8 +33,7 @@ from pipelines.checkpoints.folder.versions import files_version
 from pipelines.protocol.classify import ClassifierSpec, Reads
 from server.catalog.toml import Strict, read_toml
 from server.errors import StartError
-from server.moderation.matching import Expression, SearchedTexts
-from server.moderation.normalisation import skeleton
+from server.moderation.matching import Expression, SearchedTexts, skeleton
 
 Stage = Literal["input", "output"]
 VersionOf = Callable[[Sequence[Path]], str]

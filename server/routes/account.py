@@ -19,8 +19,8 @@ from server.http.listings import CSV, Fetch, csv_response, json_response, listin
 from server.http.openapi import errors
 from server.http.queries import CsvDep, PeriodDep, by_parameter, choice, read_grouping
 from server.schemas.keys import OwnKey
-from server.schemas.queue import CancelledJob, QueuedJobList
-from server.schemas.usage import CallDetails, CallEntry, CallList, UsageReport
+from server.schemas.reports import CallDetails, CallEntry, CallList, UsageReport
+from server.schemas.status import CancelledJob, QueuedJobList
 from server.services import Services
 
 router = APIRouter(prefix="/v1/darkroom")

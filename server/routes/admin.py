@@ -14,9 +14,8 @@ from server.http.bodies import JsonBody
 from server.http.deps import ServicesDep, wants_async
 from server.http.openapi import PREFER, accepted_response, errors
 from server.http.operators import FORWARDED_OPERATOR, OperatorName, operator
-from server.schemas.admin import CatalogChange, SwapRequest
+from server.schemas.admin import CatalogChange, CatalogJob, CatalogJobList, SwapRequest
 from server.schemas.moderation import ModerationTest, ModerationTestRequest, PolicySummary
-from server.schemas.swaps import CatalogJob, CatalogJobList
 
 LATER = accepted_response("The change goes on: its state is at `Location`.", CatalogJob)
 Swap = Annotated[SwapRequest, Depends(JsonBody(SwapRequest, examples.SWAP))]

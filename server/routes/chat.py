@@ -6,9 +6,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from server.errors import BadRequest, ErrorBody
+from server.flows.admission import find_chat_model
 from server.flows.chat.completion import CompletionWriter
 from server.flows.chat.source import ChatCall
-from server.flows.models import find_chat_model
 from server.http import examples
 from server.http.bodies import read_json
 from server.http.chat_delivery import Protocol, answer_chat

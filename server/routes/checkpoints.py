@@ -13,13 +13,12 @@ from pipelines.protocol.messages import CheckpointState
 from server.accounts.audit import record_change
 from server.accounts.report import last_charges
 from server.errors import BadRequest
-from server.flows.comparison_grid import Recipe
+from server.flows.operators.comparison_grid import Recipe
 from server.http import examples
 from server.http.bodies import JsonBody
 from server.http.deps import ServicesDep, wants_async
 from server.http.openapi import PREFER, accepted_response, errors, returns
 from server.http.operators import OperatorName, operator
-from server.schemas.checkpoint_reports import adapter_card, report_of
 from server.schemas.checkpoints import (
     MAX_CELLS,
     AdapterList,
@@ -36,6 +35,8 @@ from server.schemas.checkpoints import (
     RemoveRequest,
     Verification,
     VerifyRequest,
+    adapter_card,
+    report_of,
 )
 from server.services import Services
 

@@ -13,8 +13,7 @@ from starlette.staticfiles import StaticFiles
 from server.backends.engine_host import EngineHost
 from server.errors import Unauthorized
 from server.http.deps import SESSION_COOKIE, ServicesDep, caller
-from server.http.operators import OPERATOR_COOKIE, find_request_operator
-from server.http.sessions import set_session_cookie
+from server.http.operators import OPERATOR_COOKIE, find_request_operator, set_session_cookie
 from server.routes.health import server_state
 
 router = APIRouter(include_in_schema=False)

@@ -7,13 +7,12 @@ from fastapi import APIRouter, Depends, Request
 
 from server.errors import NotFound
 from server.flows.catalog.member import CatalogMember, Proposal
-from server.flows.operators.gateways import describe_gateways
+from server.flows.gateways import describe_gateways
 from server.http.body_limit import body_lease
 from server.http.deps import FORWARDED, ServicesDep
 from server.http.operators import operator
 from server.routes.health import readiness_details
-from server.schemas.cluster import GatewayList, ProposedCatalog
-from server.schemas.health import ReadinessDetails, SharedCatalog
+from server.schemas.status import GatewayList, ProposedCatalog, ReadinessDetails, SharedCatalog
 from server.schemas.validation import parse_json, validate
 
 PROPOSER = "another gateway"  # in place of a key, in the budget for bodies: fifty edits with whole files are long

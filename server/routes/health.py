@@ -16,7 +16,7 @@ from server.flows.operators.sleep import longest_wake_s
 from server.http.deps import ServicesDep
 from server.http.openapi import answer, returns, schema_of
 from server.http.operators import find_request_operator
-from server.schemas.health import (
+from server.schemas.status import (
     CheckpointReport,
     ImageWorkerState,
     Liveness,

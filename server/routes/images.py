@@ -46,7 +46,7 @@ from server.http.openapi import (
     json_body,
     returns,
 )
-from server.schemas.hosted_fields import refuse_unsupported
+from server.schemas.extra_fields import refuse_unsupported
 from server.schemas.image_jobs import ImageJobState
 from server.schemas.images import (
     MAX_CONTROLS,

@@ -13,10 +13,10 @@ from server.catalog.chat import ChatModel
 from server.catalog.images import MAX_REFERENCES, ImageModel
 from server.catalog.sizes import GRID_PX, MAX_AREA_PX, MAX_SIDE_PX, MIN_AREA_PX, MIN_SIDE_PX
 from server.errors import NotFound
+from server.flows.admission import unknown_model
 from server.flows.images.controls import offered_controls
 from server.flows.images.enlarging import can_enlarge
 from server.flows.images.request import offered_loras, offered_schedulers, reference_limit
-from server.flows.models import unknown_model
 from server.http.deps import Caller, ServicesDep
 from server.http.openapi import errors
 from server.money import format_money

@@ -11,7 +11,7 @@ from server.http.bodies import read_json
 from server.http.deps import Caller, ServicesDep, ignored_header
 from server.http.listings import json_response
 from server.http.openapi import RUN_ERRORS, json_body, returns
-from server.schemas.moderations import Moderation, ModerationBody
+from server.schemas.moderation import Moderation, ModerationBody
 from server.schemas.validation import ignored_fields, validate
 
 router = APIRouter(prefix="/v1/moderations")

@@ -14,7 +14,7 @@ from server.http.deps import ServicesDep
 from server.http.openapi import errors, json_body
 from server.http.operators import OperatorName, operator
 from server.schemas.keys import ChangeKey, CreateKey, KeyEntry, KeyList, KeyWithSecret, RotateKey
-from server.schemas.operators import CreateOperator, OperatorEntry, OperatorList, OperatorWithSecret
+from server.schemas.reports import CreateOperator, OperatorEntry, OperatorList, OperatorWithSecret
 from server.schemas.validation import parse_json, validate
 
 router = APIRouter(prefix="/admin", dependencies=[Depends(operator)])

@@ -18,8 +18,7 @@ from server.http.openapi import errors, event_stream_of, returns
 from server.http.operators import OperatorName, operator
 from server.http.sse import event, event_stream
 from server.routes.account import JobId
-from server.schemas.doctor import Findings
-from server.schemas.queue import BackupFile, CancelledJob, Disk, QueuedJobList, QueueSnapshot, ServerStatus
+from server.schemas.status import BackupFile, CancelledJob, Disk, Findings, QueuedJobList, QueueSnapshot, ServerStatus
 from server.services import Services
 
 router = APIRouter(prefix="/admin", dependencies=[Depends(operator)])

@@ -29,16 +29,18 @@ from server.http.operators import operator
 from server.http.queries import CsvDep, PeriodDep, by_parameter, read_grouping
 from server.routes.account import CallFilterDep, CallId, OfModel, fetch_calls, find_call, usage_answer
 from server.routes.operator_keys import Keys
-from server.schemas.operators import (
+from server.schemas.reports import (
     AuditList,
     AuditRecord,
+    CallDetails,
+    CallList,
     LedgerCheck,
     LedgerEntry,
     LedgerEntryList,
     RefusalEntry,
     RefusalList,
+    UsageReport,
 )
-from server.schemas.usage import CallDetails, CallList, UsageReport
 
 router = APIRouter(prefix="/admin", dependencies=[Depends(operator)])
 

@@ -10,7 +10,7 @@ from server.http.bodies import JsonBody
 from server.http.deps import ServicesDep
 from server.http.openapi import errors, json_body
 from server.http.operators import OperatorName, operator
-from server.schemas.teams import ChangeTeam, CreateTeam, TeamEntry, TeamList
+from server.schemas.keys import ChangeTeam, CreateTeam, TeamEntry, TeamList
 from server.schemas.validation import parse_json, validate
 
 router = APIRouter(prefix="/admin", dependencies=[Depends(operator)])

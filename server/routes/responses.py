@@ -47,8 +47,7 @@ from server.http.openapi import (
 )
 from server.http.queries import PageDep
 from server.http.sse import SEPARATOR, event, event_stream
-from server.schemas.hosted_fields import NO_EFFECT
-from server.schemas.local_models import ignored_options
+from server.schemas.extra_fields import NO_EFFECT, ignored_options
 from server.schemas.response_answers import InputItemList
 from server.schemas.response_events import Event, ResponseEvent
 from server.schemas.response_object import CompactedResponse, DeletedResponse, InputTokenCount, ResponseObject

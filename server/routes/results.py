@@ -15,7 +15,7 @@ from server.http.deps import Caller, ServicesDep, public_base, query_flag
 from server.http.listings import Fetch, listing_route
 from server.http.openapi import errors
 from server.http.queries import PeriodDep
-from server.schemas.usage import (
+from server.schemas.reports import (
     DeletedResponses,
     DeletedResult,
     ResponseSummary,

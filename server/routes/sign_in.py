@@ -9,14 +9,13 @@ import structlog
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import RedirectResponse
 
-from server.accounts.console_sessions import ConsoleSessions
+from server.accounts.operators import ConsoleSessions
 from server.backends.oidc import Attempt, SignInFailed
 from server.errors import NotFound
-from server.flows.sign_in import SignedIn, SignIn
+from server.flows.operators.sign_in import SignedIn, SignIn
 from server.http.deps import SESSION_COOKIE, ServicesDep
-from server.http.operators import OPERATOR_COOKIE, PERSON
+from server.http.operators import OPERATOR_COOKIE, PERSON, set_session_cookie
 from server.http.public_address import own_address
-from server.http.sessions import set_session_cookie
 from server.services import Services
 
 router = APIRouter(prefix="/console/oidc", include_in_schema=False)

@@ -3,7 +3,7 @@ URL."""
 
 from fastapi import APIRouter
 
-from server.http.refusals import refuse, refuse_endpoints
+from server.http.errors import refuse, refuse_endpoints
 
 router = APIRouter()
 

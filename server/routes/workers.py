@@ -10,7 +10,7 @@ from server.http.bodies import JsonBody
 from server.http.deps import ServicesDep
 from server.http.openapi import errors
 from server.http.operators import OperatorName, operator
-from server.schemas.sleep import SleepingWorker, SleepingWorkers, SleepRequest, WakeRequest
+from server.schemas.admin import SleepingWorker, SleepingWorkers, SleepRequest, WakeRequest
 
 Sleep = Annotated[SleepRequest, Depends(JsonBody(SleepRequest, examples.SLEEP))]
 Wake = Annotated[WakeRequest, Depends(JsonBody(WakeRequest, examples.WAKE))]

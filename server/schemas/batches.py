@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema
 
+from server.schemas.base import Listed, Listing
 from server.schemas.chat_messages import LenientModel
-from server.schemas.listing import Listed, Listing
 from server.schemas.responses import Metadata
 
 Endpoint = Literal["/v1/images/generations", "/v1/images/edits", "/v1/chat/completions", "/v1/responses"]

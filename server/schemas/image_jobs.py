@@ -3,9 +3,8 @@
 from typing import Literal
 
 from server.errors import ErrorDetail
-from server.schemas.answer import Answer, OmittedIfNone
+from server.schemas.base import Answer, Listed, Listing, OmittedIfNone
 from server.schemas.images import ImageAnswer
-from server.schemas.listing import Listed, Listing
 
 JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 

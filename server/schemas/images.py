@@ -9,8 +9,8 @@ from pydantic_core import PydanticCustomError, from_json
 
 from pipelines.protocol.images import Background, Batch, LongPrompt
 from server.errors import BadRequest
-from server.schemas.answer import Answer, OmittedIfNone
-from server.schemas.hosted_fields import Label, OrNone, ServiceTier
+from server.schemas.base import Answer, OmittedIfNone
+from server.schemas.extra_fields import Label, OrNone, ServiceTier
 from server.schemas.validation import iter_strings
 
 MAX_PROMPT = 32_000

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from pipelines.protocol.images import ControlKind, LongPrompt
-from server.schemas.answer import Answer
+from server.schemas.base import Answer
 
 Modality = Literal["text", "image"]
 

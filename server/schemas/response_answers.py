@@ -8,7 +8,7 @@ from typing_extensions import TypedDict
 
 from pipelines.protocol.images import Background
 from server.errors import ErrorDetail
-from server.schemas.hosted_items import ShellCallType, ShellOutputType, UnreadType
+from server.schemas.response_items import ShellCallType, ShellOutputType, UnreadType
 
 Role = Literal["user", "assistant", "system", "developer"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]

@@ -7,9 +7,9 @@ from pydantic import Field, Tag
 
 from pipelines.protocol.images import LongPrompt
 from server.errors import BadRequest
+from server.schemas.chat import MAX_TOOLS, STRING_OR_OBJECT, FreeText, GrammarText, Mode
 from server.schemas.chat_messages import FUNCTION_NAME, BoundedText, LenientModel
-from server.schemas.chat_tools import MAX_TOOLS, STRING_OR_OBJECT, FreeText, GrammarText, Mode
-from server.schemas.hosted_fields import OrNone
+from server.schemas.extra_fields import OrNone
 from server.schemas.images import OutputFormat, Seed, SizeName, Word
 
 TOOLS = ("function", "custom", "namespace", "image_generation")

@@ -5,10 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, Tag
 
+from server.schemas.chat import MAX_TOOLS
 from server.schemas.chat_messages import TEXT_OR_PARTS, BoundedText, LenientModel, Text
-from server.schemas.chat_tools import MAX_TOOLS
-from server.schemas.hosted_fields import HostedFields
-from server.schemas.local_models import MinP, RepetitionPenalty, TemplateOptions, TopK
+from server.schemas.extra_fields import HostedFields, MinP, RepetitionPenalty, TemplateOptions, TopK
 from server.schemas.response_items import Item
 from server.schemas.response_tools import Tool, ToolChoice
 

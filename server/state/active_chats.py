@@ -15,7 +15,7 @@ from pipelines.protocol.tiers import ServiceTier
 from server.accounts.calls import CallId
 from server.errors import ApiError, Cancelled, EngineFailure, ServerStopping
 from server.state.active_job import ActiveJob, ActiveJobs
-from server.state.detached_task import FOREVER
+from server.state.tasks import FOREVER
 from server.telemetry.call_trace import current_trace
 
 log = structlog.stdlib.get_logger("darkroom.chat")

@@ -13,8 +13,8 @@ from weakref import WeakValueDictionary
 
 from server.accounts.calls import CallId
 from server.errors import ApiError
-from server.state.detached_task import CancelReason, DetachedTask
 from server.state.expected_retries import CallIdentity
+from server.state.tasks import CancelReason, DetachedTask
 from server.telemetry.call_trace import CLIENT_LEFT, CallTrace, current_trace
 
 EventT = TypeVar("EventT")

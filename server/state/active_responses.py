@@ -20,7 +20,7 @@ from server.schemas.response_answers import OutputItem
 from server.schemas.response_events import Event, ItemPlace, SnapshotKind
 from server.schemas.response_object import ResponseObject, ResponseOutcome, ResponseStatus, response_object
 from server.state.active_job import ActiveJob, ActiveJobs
-from server.state.detached_task import FOREVER
+from server.state.tasks import FOREVER
 
 ENDPOINT = "responses"
 TERMINAL: Mapping[ResponseStatus, SnapshotKind] = {

@@ -34,7 +34,7 @@ def hold_steps(monkeypatch: pytest.MonkeyPatch, may_go_on: Callable[[str, int], 
 def hold_tokens(monkeypatch: pytest.MonkeyPatch, module: str, may_go_on: Callable[[int], object]) -> None:
     """After each step of sampling, from the first on, chats of a module of pipelines.chat wait until `may_go_on(step)`
     is true."""
-    from pipelines.chat.decode_step import sample_step
+    from pipelines.chat.steps.decode_step import sample_step
 
     steps = itertools.count(1)
 

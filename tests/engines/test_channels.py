@@ -16,8 +16,8 @@ from PIL import Image
 from pipelines.images.drawing.returned_image import ReturnedImage
 from pipelines.images.engine import ImageEngine
 from pipelines.images.tasks import UnsupportedTask
-from pipelines.protocol.backgrounds import flattened, with_alpha
 from pipelines.protocol.images import CheckpointSpec, Encoding, Failed, Finished, ImageJob, Preview, RawImage, Runtime
+from pipelines.protocol.pixels import flattened, with_alpha
 from tests.engines.device import DEVICE
 from tests.engines.test_families import family_spec
 from tests.support.image_jobs import image_job

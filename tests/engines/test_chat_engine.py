@@ -10,10 +10,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from pipelines.chat.batched import BatchedGenerator
 from pipelines.chat.engine import ChatEngine
-from pipelines.chat.kv_cache import KVCacheLayer
+from pipelines.chat.model.kv_cache import KVCacheLayer
 from pipelines.chat.request_builder import build_sequences
+from pipelines.chat.steps.batched import BatchedGenerator
 from pipelines.protocol.chat import (
     Admitted,
     ChatEvent,
@@ -298,7 +298,7 @@ async def test_a_failure_before_the_first_step_fails_its_request_and_not_the_nex
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     with monkeypatch.context() as patched:
-        patched.setattr("pipelines.chat.checkpoint.find_batching", fail)
+        patched.setattr("pipelines.chat.loading.checkpoint.find_batching", fail)
         failed = (await asyncio.wait_for(run(chat_engine, chat_job()), 60))[-1]
     assert isinstance(failed, Failed)
     assert failed.code == "out_of_memory"
@@ -348,8 +348,8 @@ class Panic(BaseException):
 @pytest.mark.parametrize(
     "place",
     [
-        "pipelines.chat.engine.build_sequences", "pipelines.chat.device_loop.DeviceLoop.add",
-        "pipelines.chat.batched.BatchedGenerator.step", "pipelines.chat.decode_step._append",
+        "pipelines.chat.engine.build_sequences", "pipelines.chat.steps.device_loop.DeviceLoop.add",
+        "pipelines.chat.steps.batched.BatchedGenerator.step", "pipelines.chat.steps.decode_step._append",
     ],
 )  # fmt: skip
 async def test_whatever_fails_on_the_way_ends_the_job_and_no_other(

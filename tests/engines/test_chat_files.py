@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pipelines.chat.checkpoint import load_chat
 from pipelines.chat.engine import ChatEngine
+from pipelines.chat.loading.checkpoint import load_chat
 from pipelines.checkpoints.errors import CheckpointError
 from pipelines.protocol.chat import ChatFinished, ChatSpec
 from pipelines.protocol.images import Quantize

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 import torch
 
-from pipelines.chat.checkpoint import ChatCheckpoint, load_chat
-from pipelines.chat.cpu_threads import LONG_STEP_S, choose_thread_count
-from pipelines.chat.kv_pages import Lease
-from pipelines.chat.model_runner import ModelRunner
+from pipelines.chat.loading.checkpoint import ChatCheckpoint, load_chat
+from pipelines.chat.model.kv_pages import Lease
+from pipelines.chat.model.model_runner import ModelRunner
+from pipelines.chat.steps.batched import LONG_STEP_S, choose_thread_count
 from pipelines.protocol.chat import ChatSpec
 from tests.support.tiny_chat_checkpoints import make_qwen
 
@@ -52,7 +52,7 @@ def chosen(checkpoint: ChatCheckpoint, monkeypatch: pytest.MonkeyPatch) -> Chose
 
     def choose(seconds: dict[int, float]) -> tuple[int, set[int]]:
         runner = Timed(checkpoint, seconds)
-        monkeypatch.setattr("pipelines.chat.cpu_threads.time", runner)
+        monkeypatch.setattr("pipelines.chat.steps.batched.time", runner)
         return choose_thread_count(runner, checkpoint, max(seconds)), runner.counts
 
     return choose

@@ -11,9 +11,9 @@ import torch
 from transformers import AutoProcessor, Gemma3TextConfig, LlavaForConditionalGeneration
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RotaryEmbedding
 
+from pipelines.chat.encoding import template_messages
 from pipelines.chat.engine import ChatEngine
-from pipelines.chat.prompts import template_messages
-from pipelines.chat.sequential import _reset_rope
+from pipelines.chat.steps.sequential import _reset_rope
 from pipelines.protocol.chat import ChatFinished, ChatJob, ChatSampling, ChatSpec, JsonFormat, TextDelta
 from pipelines.protocol.images import Failed
 from tests.engines.chat_jobs import TOKENIZER, Job, letters, run, text

@@ -25,7 +25,7 @@ from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.scheduling.batching import Row
-from pipelines.images.scheduling.device_timeline import Synchronous
+from pipelines.images.scheduling.scheduler import Synchronous
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished, ImageJob, Runtime
 from tests.engines.device import DEVICE
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from server.backends.worker_heap import heap_on_cpu
+from server.backends.engine_layout import heap_on_cpu
 
 PAGES = 16_384  # of 4 KiB in the tensor: 64 MiB, as an activation of a 1K image
 PROGRAM = """

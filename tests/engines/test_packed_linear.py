@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from pipelines.chat.packed_linear import X86, PackedLinear, pack_linears
+from pipelines.chat.loading.packed_linear import X86, PackedLinear, pack_linears
 
 pytestmark = pytest.mark.skipif(platform.machine() not in X86, reason="oneDNN packs for x86")
 

@@ -8,7 +8,7 @@ import torch
 from peft import LoraConfig
 
 from pipelines.images.loading.fp8 import quantize_linears
-from pipelines.images.parallel.packing import Unpackable, pack_module, replace_weights, unpack_module
+from pipelines.images.parallel.messages import Unpackable, pack_module, replace_weights, unpack_module
 from tests.engines.device import DEVICE
 from tests.support.tiny_families.qwen import qwen_transformer
 

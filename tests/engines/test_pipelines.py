@@ -8,8 +8,8 @@ import pytest
 
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.denoising.step_observer import OnStep, Pixels, PreviewFn
+from pipelines.images.drawing.finish import combine_references
 from pipelines.images.drawing.pipeline import ImagePipeline
-from pipelines.images.drawing.reference_sheet import combine_references
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.scheduling.batching import Row

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from pipelines.checkpoints.errors import CheckpointError
 from pipelines.checkpoints.weight_file.file import WeightFile
 from pipelines.images.loading.load import load_checkpoint
-from pipelines.images.loading.scaled_weights import load_unscaled
+from pipelines.images.loading.single_files import load_unscaled
 from pipelines.protocol.images import CheckpointSpec
 from tests.engines.device import DEVICE
 from tests.engines.test_file_sampling import draw, spec_of

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipelines.chat.checkpoint import load_chat
 from pipelines.chat.engine import ChatEngine
+from pipelines.chat.loading.checkpoint import load_chat
 from pipelines.protocol.chat import (
     ChatFinished,
     ChatJob,

@@ -16,7 +16,7 @@ import httpx
 from transformers import AutoTokenizer
 
 from pipelines.chat.syntax.families import TABLE
-from pipelines.chat.syntax.thoughts import ALL_THOUGHTS
+from pipelines.chat.syntax.known import ALL_THOUGHTS
 from tests.support.chat_families import FAMILIES
 from tests.support.chat_families.family import ChatFamily
 from tests.support.chat_outputs import AFTER_ANSWER, BEFORE_ANSWER, CASES, CITY, TOOLS

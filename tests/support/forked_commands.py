@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pipelines.protocol.importing import importing
+from pipelines.protocol.processes import importing
 from server.data_folders import REPOSITORY
 
 LIMIT_S = 120

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from pipelines import worker
-from pipelines.chat import checkpoint
-from pipelines.chat.chat_template import TemplateUse
+from pipelines.chat.loading import checkpoint
+from pipelines.chat.prompts.chat_template import TemplateUse
 from pipelines.device.offline import quiet_libraries
 from pipelines.protocol.chat import ChatSpec
 

@@ -13,9 +13,9 @@ KNOWN = {
     "server/backends/storage.py": "files that its callers name, which the database has named",
     "server/cli/serve.py": "the home's secret of webhooks, which the cluster's replaces",
     "server/flows/catalog/files.py": "catalog files whose text the cluster has had, never one that was edited",
-    "server/flows/checkpoints.py": "the catalog file that an operator names",
+    "server/flows/operators/checkpoints.py": "the catalog file that an operator names",
     "server/secret_files.py": OWN_NAME,
-    "pipelines/checkpoints/hub_cache.py": "a checkpoint that an operator names, and blobs that nothing links to",
+    "pipelines/checkpoints/folder/versions.py": "a checkpoint that an operator names, and blobs that nothing links to",
     "pipelines/images/warmup/check_records.py": "records of checks, by the names that are given to them",
     "pipelines/protocol/raw_image_file.py": OWN_NAME,
 }

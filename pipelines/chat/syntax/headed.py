@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from pipelines.chat.syntax.calls import NAME, PLAIN_NAME, CallFormat
-from pipelines.chat.syntax.known import JSON_CALL, KnownSyntax
+from pipelines.chat.syntax.known import JSON_CALL, KnownSyntax, Thoughts
 from pipelines.chat.syntax.tags import TagArguments
-from pipelines.chat.syntax.thoughts import Thoughts
 
 TABLE: Final[Mapping[str, KnownSyntax]] = {
     "solar": KnownSyntax(

@@ -6,7 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipelines.chat.schemas import (
+from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema, json_string
+from pipelines.chat.syntax.literal_reader import LiteralReader
+from pipelines.chat.syntax.raw_strings import raw_string
+from pipelines.chat.syntax.rules import Rules, quoted
+from pipelines.chat.syntax.schemas import (
     ANNOTATIONS,
     COUNTED,
     DEFINITIONS,
@@ -18,10 +22,6 @@ from pipelines.chat.schemas import (
     standalone_schema,
     unsupported_keywords,
 )
-from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema, json_string
-from pipelines.chat.syntax.literal_reader import LiteralReader
-from pipelines.chat.syntax.raw_strings import raw_string
-from pipelines.chat.syntax.rules import Rules, quoted
 from pipelines.chat.syntax.tags import values_of
 
 # Keywords that only the grammar of JSON can hold a value to

@@ -5,7 +5,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from pipelines.chat.schemas import (
+from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema
+from pipelines.chat.syntax.raw_strings import raw_string
+from pipelines.chat.syntax.rules import Rules
+from pipelines.chat.syntax.schemas import (
     OF_ONE_TYPE,
     additional_property_schema,
     options_of,
@@ -14,9 +17,6 @@ from pipelines.chat.schemas import (
     standalone_schema,
     unsupported_keywords,
 )
-from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema
-from pipelines.chat.syntax.raw_strings import raw_string
-from pipelines.chat.syntax.rules import Rules
 from pipelines.chat.syntax.tags import bare, may_be_text, read_value, values_of
 
 MINIMAX: Final = "]<]minimax[>["

@@ -12,9 +12,8 @@ from typing import Any, Literal, Self
 
 from pipelines.chat.syntax import harmony
 from pipelines.chat.syntax.calls import CONTENT, NOT_REASONING, CallFormat, ParserFields
-from pipelines.chat.syntax.chosen import choose
-from pipelines.chat.syntax.families import BARE, HERMES, TABLE
-from pipelines.chat.syntax.thoughts import ALL_THOUGHTS, Thoughts
+from pipelines.chat.syntax.families import BARE, HERMES, TABLE, choose
+from pipelines.chat.syntax.known import ALL_THOUGHTS, Thoughts
 
 ThoughtState = Literal["open", "closed", "free"]  # where a prompt ends: in thoughts, behind them, or before any
 

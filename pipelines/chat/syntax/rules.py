@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from llguidance import LLMatcher
 
-from pipelines.chat.tokens import TokenTable
+from pipelines.chat.syntax.tokens import TokenTable
 
 CALL_STYLE: Final = {  # as models write JSON: with spaces or without, or indented; but not endless white space
     "whitespace_flexible": True,

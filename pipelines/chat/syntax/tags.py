@@ -6,7 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.chat.schemas import (
+from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema, json_string
+from pipelines.chat.syntax.raw_strings import is_bounded, raw_string
+from pipelines.chat.syntax.rules import Rules, quoted
+from pipelines.chat.syntax.schemas import (
     MAX_PARTS,
     OF_ONE_TYPE,
     additional_property_schema,
@@ -17,9 +20,6 @@ from pipelines.chat.schemas import (
     unsupported_keywords,
     values_of_types,
 )
-from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema, json_string
-from pipelines.chat.syntax.raw_strings import is_bounded, raw_string
-from pipelines.chat.syntax.rules import Rules, quoted
 
 PYTHON_WORDS = {"True": True, "False": False, "None": None}
 SAYS_STRING = ("true", "string")

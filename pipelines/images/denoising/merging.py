@@ -15,7 +15,7 @@ import torch
 
 from pipelines.device.call_wrapping import Call, wrap_calls
 from pipelines.device.failures import clear_frames, is_out_of_memory
-from pipelines.device.timer import DeviceTimer
+from pipelines.device.timing import DeviceTimer
 from pipelines.images.denoising.forward_arguments import (
     Fingerprints,
     Layout,

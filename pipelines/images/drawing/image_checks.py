@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from pipelines.protocol.backgrounds import flattened
 from pipelines.protocol.images import EncodedImage
+from pipelines.protocol.pixels import flattened
 
 NOT_NUMBERS: Final = "its images are not numbers (NaN or infinite)"
 ONE_COLOUR: Final = "its images have one colour"

@@ -17,7 +17,7 @@ from PIL import Image
 from pipelines.checkpoints.work.estimate import image_steps
 from pipelines.checkpoints.work.plan import Plan, fit_to_area, partial, plan_job, task_of
 from pipelines.device.memory import compute_dtype
-from pipelines.device.transfer import Transfer, sum_of
+from pipelines.device.staged_copy import Transfer, sum_of
 from pipelines.families.task import Task
 from pipelines.images.denoising.late_start import LateStart
 from pipelines.images.denoising.own_noise import bind_generator, new_generator, own_noise, tile_seed
@@ -27,27 +27,25 @@ from pipelines.images.drawing.finish import (
     align_reference,
     binary_mask,
     center_crop,
+    combine_references,
     composite,
     fit_image,
     thumbnail,
     to_drawn_size,
 )
 from pipelines.images.drawing.image_checks import InvalidImage
-from pipelines.images.drawing.reference_sheet import combine_references
 from pipelines.images.drawing.returned_image import ReturnedImage, record_decoded_sums
-from pipelines.images.drawing.tiling import refine
-from pipelines.images.drawing.upscaling import Upscaling
-from pipelines.images.loading.cast_codec import restored_dtype
+from pipelines.images.drawing.tiling import Upscaling, refine
 from pipelines.images.loading.checkpoint import Checkpoint
+from pipelines.images.loading.component_fixes import restored_dtype
 from pipelines.images.loading.controls import NETS
 from pipelines.images.loading.safety_checker import check_flags, ignore_flags
 from pipelines.images.prompts.reading import reading
 from pipelines.images.scheduling.batching import LAYERS, Row
 from pipelines.images.tasks import UnsupportedTask
-from pipelines.protocol.backgrounds import flattened, has_alpha, with_alpha, with_background
 from pipelines.protocol.finished_image import to_planned_size
 from pipelines.protocol.images import Background, ImageJob, LongPrompt, RawImage
-from pipelines.protocol.pixels import to_image
+from pipelines.protocol.pixels import flattened, has_alpha, to_image, with_alpha, with_background
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from pipelines.device.transfer import Transfer, sum_of
+from pipelines.device.staged_copy import Transfer, sum_of
 from pipelines.images.tasks import UnsupportedTask
-from pipelines.protocol.backgrounds import has_alpha
+from pipelines.protocol.pixels import has_alpha
 
 CHANNELS: Final = (1, 3, 4)
 TOLERANCE: Final = 0.01  # of a value's range

@@ -15,7 +15,7 @@ import torch
 from pipelines.checkpoints.errors import CheckpointError
 from pipelines.checkpoints.folder.versions import FileVersion
 from pipelines.checkpoints.memory.device_bytes import estimate_bytes
-from pipelines.checkpoints.work.weights import WeightsKey, replaces, weights_key
+from pipelines.checkpoints.work.estimate import WeightsKey, replaces, weights_key
 from pipelines.device.failures import is_out_of_memory, watch_device
 from pipelines.device.memory import available_bytes, compute_dtype, free_memory, free_on_failure
 from pipelines.device.openmp import run_and_release

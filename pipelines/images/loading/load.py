@@ -31,21 +31,19 @@ from pipelines.images.denoising.noise_schedulers import apply_file_scheduler
 from pipelines.images.denoising.own_noise import watch_noise
 from pipelines.images.denoising.step_caches import StepCaches
 from pipelines.images.loading import runtime_options
-from pipelines.images.loading.cast_codec import is_cast
 from pipelines.images.loading.checkpoint import Checkpoint
+from pipelines.images.loading.component_fixes import bring_position_tables, is_cast
 from pipelines.images.loading.control_files import load_controls
 from pipelines.images.loading.embeddings import load_embeddings
 from pipelines.images.loading.identity import identity_of
 from pipelines.images.loading.needed_libraries import import_quantizers, libraries_named_by, missing_libraries_message
 from pipelines.images.loading.own_parts import load_own_parts
 from pipelines.images.loading.parts import LOAD_LOCK, load_parts, model_classes
-from pipelines.images.loading.position_tables import bring_position_tables
 from pipelines.images.loading.safety_checker import safety_note
 from pipelines.images.loading.shared_parts import SharedParts, origin_of
 from pipelines.images.loading.single_file_names import check_headers, check_text_encoders
-from pipelines.images.loading.single_files import load_denoiser
+from pipelines.images.loading.single_files import load_denoiser, load_whole
 from pipelines.images.loading.upscalers import load_upscaler
-from pipelines.images.loading.whole_files import load_whole
 from pipelines.images.modular import pipeline_class_of
 from pipelines.images.parallel.choice import check_attention
 from pipelines.images.parallel.encoders import add_device_hooks, text_encoders

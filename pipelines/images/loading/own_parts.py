@@ -16,8 +16,8 @@ from pipelines.checkpoints.weight_file.file import WeightFile
 from pipelines.checkpoints.weight_file.layout import CODEC, DENOISER_PREFIX
 from pipelines.device.weight_names import TELLING, check_loaded, check_names, load_model
 from pipelines.images.loading.parts import LIBRARIES
-from pipelines.images.loading.scaled_weights import load_unscaled
 from pipelines.images.loading.single_file_names import match_weights
+from pipelines.images.loading.single_files import load_unscaled
 from pipelines.protocol.images import CheckpointSpec
 
 PREFIXES = (*CODEC, DENOISER_PREFIX)  # in files of single parts, as they were cut out of whole ones

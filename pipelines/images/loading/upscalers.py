@@ -17,7 +17,7 @@ from pipelines.device.weight_names import check_names
 from pipelines.images.denoising.merging import ForwardMerger, Sharing
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.identity import identity_of
-from pipelines.images.loading.scaled_weights import load_unscaled
+from pipelines.images.loading.single_files import load_unscaled
 from pipelines.protocol.images import CheckpointSpec
 
 SLOPE = 0.2  # of the leaky rectifier

@@ -9,10 +9,8 @@ shared passes, cancels and previews are rank 0's own affair.
 - group: rank 0: starts the other ranks, sends them commands, and ends with them
 - process: rank 0's end of another rank
 - rank_main: a rank above 0: `python -m pipelines.images.parallel.rank_main`
-- messages: the messages in the pipes
+- messages: the messages in the pipes, with their tensors apart
 - process_group: the collective operations of all ranks
-- packing: objects for other processes, with their tensors apart
-- context: `parallel = "context"`: the denoiser on every device, each computing a part of an image's tokens
-- shards: `parallel = "tensor"`: a part of the denoiser's weights on every device
+- shards: on every device a part of the denoiser's weights (`parallel = "tensor"`), or of an image's tokens (`context`)
 - encoders: `parallel = "encoders"`: text encoders on the second device, without further processes
 """

@@ -19,7 +19,6 @@ import torch
 
 from pipelines.checkpoints.errors import CheckpointError
 from pipelines.device.failures import is_out_of_memory
-from pipelines.images.parallel.context import apply_context, divide
 from pipelines.images.parallel.messages import (
     Answer,
     Command,
@@ -28,11 +27,14 @@ from pipelines.images.parallel.messages import (
     PassFailed,
     PrepareDenoiser,
     ReceiveWeights,
+    Unpackable,
+    pack,
+    pack_module,
+    unpack,
 )
-from pipelines.images.parallel.packing import Unpackable, pack, pack_module, unpack
 from pipelines.images.parallel.process import RankProcess
 from pipelines.images.parallel.process_group import LIMIT, ProcessGroup, open_store
-from pipelines.images.parallel.shards import reserve, shard
+from pipelines.images.parallel.shards import apply_context, divide, reserve, shard
 from pipelines.protocol.images import Parallel
 from pipelines.protocol.messages import GROUP_NO_MEMORY_EXIT, LOST_GROUP_EXIT
 

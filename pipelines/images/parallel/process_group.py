@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]  # public by the documentation
 from torch.distributed.device_mesh import init_device_mesh
 
-from pipelines.images.parallel.packing import Form
+from pipelines.images.parallel.messages import Form
 
 # Of one operation: the others have not come. Between passes nobody waits in one, so that this is far more than the
 # ranks can be apart.

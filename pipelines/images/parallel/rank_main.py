@@ -21,8 +21,7 @@ import torch  # noqa: E402
 
 from pipelines.device.failures import clear_frames, is_out_of_memory  # noqa: E402
 from pipelines.device.memory import free_memory  # noqa: E402
-from pipelines.images.parallel.context import apply_context  # noqa: E402
-from pipelines.images.parallel.messages import (  # noqa: E402
+from pipelines.images.parallel.messages import (  # noqa: E402  # noqa: E402
     Answer,
     Command,
     Forward,
@@ -30,12 +29,18 @@ from pipelines.images.parallel.messages import (  # noqa: E402
     PassFailed,
     PrepareDenoiser,
     ReceiveWeights,
+    replace_weights,
+    unpack,
+    unpack_module,
 )
-from pipelines.images.parallel.packing import replace_weights, unpack, unpack_module  # noqa: E402
 from pipelines.images.parallel.process_group import ProcessGroup, join_store  # noqa: E402
-from pipelines.images.parallel.shards import reserve, shard  # noqa: E402
+from pipelines.images.parallel.shards import (  # noqa: E402
+    apply_context,
+    reserve,
+    shard,
+)
 from pipelines.protocol.messages import GROUP_NO_MEMORY_EXIT  # noqa: E402
-from pipelines.protocol.signals import leave_signals_to_server  # noqa: E402
+from pipelines.protocol.processes import leave_signals_to_server  # noqa: E402
 
 PR_SET_PDEATHSIG: Final = 1
 

@@ -1,9 +1,7 @@
-"""`parallel = "tensor"`: every device has a part of the denoiser's weights, by the plan that its class has in
-diffusers. Every rank computes all tokens; two operations a block add up the parts.
+"""`parallel = "tensor"` and `"context"`: every device has a part of the denoiser's weights, or computes a part of an
+image's tokens, by the plan that its class has in diffusers."""
 
-The weights come one after another from rank 0's host, so that no device ever holds the whole denoiser.
-"""
-
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,7 +9,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from pipelines.images.parallel.packing import replace_weights
+from pipelines.images.denoising.forward_arguments import MASK, TEXT, pad_text
+from pipelines.images.parallel.messages import replace_weights
 from pipelines.images.parallel.process_group import ProcessGroup
 
 
@@ -68,3 +67,30 @@ def _part(whole: torch.Tensor, dim: int, blocks: list[int], group: ProcessGroup)
     """Return this rank's part of every block."""
     pieces = [block.chunk(group.size, dim)[group.rank] for block in torch.split(whole, blocks, dim)]
     return torch.cat(pieces, dim)
+
+
+IMAGE = "hidden_states"  # (rows, tokens, channels)
+
+
+def apply_context(denoiser: Any, config: Any) -> None:
+    """Make a denoiser's forward passes run with context parallelism, so that each is collective. `config` is
+    `ProcessGroup.context`."""
+    from diffusers.hooks.context_parallel import apply_context_parallel
+
+    for module in denoiser.modules():
+        processor: Any = getattr(module, "processor", None)
+        if hasattr(processor, "_parallel_config"):
+            processor._parallel_config = config
+    apply_context_parallel(denoiser, config.context_parallel_config, denoiser._cp_plan)
+
+
+def divide(arguments: Mapping[str, Any], parts: int) -> dict[str, Any] | None:
+    """Return the arguments so that their tokens can be divided: as they are, or with a longer text where the denoiser
+    takes a mask for it. None where that is not possible."""
+    if arguments[IMAGE].shape[1] % parts:
+        return None
+    text = arguments.get(TEXT)
+    if not isinstance(text, torch.Tensor) or text.shape[1] % parts == 0:
+        return dict(arguments)
+    length = -(-text.shape[1] // parts) * parts
+    return {**arguments, **pad_text([arguments], length)} if MASK in arguments else None

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from pipelines.device.transfer import Transfer, sum_of
+from pipelines.device.staged_copy import Transfer, sum_of
 from pipelines.images.prompts import long_prompts
 from pipelines.images.prompts.reading import Reading, current_reader
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pipelines.checkpoints.work.weights import WeightsKey, weights_key, weights_state
+from pipelines.checkpoints.work.estimate import WeightsKey, weights_key, weights_state
 from pipelines.images.scheduling.batching import Row
 from pipelines.images.scheduling.row_limits import PassShape, RowLimits
 from pipelines.images.scheduling.scheduler import DeviceScheduler, DeviceTurn

@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Self
 
-from pipelines.checkpoints.work.estimate import is_duration
+from pipelines.checkpoints.work.estimate import WeightsKey, is_duration, weights_key
 from pipelines.checkpoints.work.plan import plan_job, task_of
-from pipelines.checkpoints.work.weights import WeightsKey, weights_key
 from pipelines.protocol.images import ImageJob
 
 PATCH_PX = 16  # of a latent token: an autoencoder of factor 8, and patches of 2 x 2

@@ -14,12 +14,32 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from pipelines.images.scheduling.device_timeline import DeviceTimeline, Synchronous
 from pipelines.images.scheduling.fairness import RecentUse, Shares, in_order
 from pipelines.images.scheduling.row_limits import PassShape
 from pipelines.protocol.tiers import ServiceTier
+
+
+class DeviceTimeline(Protocol):
+    """Work that is launched on the device, in order. A GPU queues it; a CPU has done it when the launch returns."""
+
+    def catch_up(self) -> None:
+        """Block until at most one turn's work is queued: a run that launched more would keep others from the device."""
+
+    def mark(self) -> Callable[[], None]:
+        """Mark the work that has been launched, and return a function that blocks until the device has computed it."""
+
+
+class Synchronous:
+    """The timeline of a device that has done its work when a launch returns."""
+
+    def catch_up(self) -> None:
+        """Do nothing: no work is queued."""
+
+    def mark(self) -> Callable[[], None]:
+        """Return a function that does not block."""
+        return lambda: None
 
 
 class Preempted(Exception):

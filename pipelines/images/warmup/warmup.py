@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from pipelines.checkpoints.errors import CheckpointError
-from pipelines.checkpoints.work.estimate import Speeds, Timing, unit_s_at
-from pipelines.checkpoints.work.weights import WeightsKey, weights_key
+from pipelines.checkpoints.work.estimate import Speeds, Timing, WeightsKey, unit_s_at, weights_key
 from pipelines.device.failures import Cancelled, OutOfTime, is_device_error, is_out_of_memory
 from pipelines.images.drawing.image_checks import InvalidImage
 from pipelines.images.drawing.run import Run

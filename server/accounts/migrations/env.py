@@ -2,7 +2,11 @@
 
 from alembic import context
 
-from server.accounts import conversation_tables, operator_tables, response_tables, result_tables  # noqa: F401
+from server.accounts import (  # noqa: F401
+    operator_tables,
+    response_tables,
+    result_tables,
+)
 from server.accounts.tables import Base
 
 context.configure(

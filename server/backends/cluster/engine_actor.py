@@ -19,8 +19,8 @@ from server.backends.child_process import ChildProcess
 from server.backends.cluster.engines_file import Engine
 from server.backends.cluster.node_properties import NodeProperties, describe_node
 from server.backends.cluster.shared_engine import LinkMessages, SharedEngine
+from server.backends.engine_layout import heap_on_cpu
 from server.backends.gpus import list_gpus
-from server.backends.worker_heap import heap_on_cpu
 from server.settings import Settings
 
 Compare = Callable[[Settings], None]  # this node's weights with the servers'; raises StartError

@@ -19,10 +19,10 @@ from typing import BinaryIO, Literal
 
 from PIL import Image
 
-from pipelines.protocol.backgrounds import NoTransparency, has_alpha
 from pipelines.protocol.finished_image import WrongSize, encode_file, to_planned_size
 from pipelines.protocol.images import Encoding
-from pipelines.protocol.signals import leave_signals_to_server
+from pipelines.protocol.pixels import NoTransparency, has_alpha
+from pipelines.protocol.processes import leave_signals_to_server
 from server.backends.decoding.messages import REQUEST, ImageError, Json, answer
 from server.backends.decoding.pixels import DecodedImage, TooMuchMemory, decode_image, decode_mask
 

@@ -5,5 +5,4 @@
 - requests: a job as the fields that each server takes
 - exchange: one HTTP request, and the images or the error that came back
 - answers: errors of each server, as ours
-- png: pixels as a file, for references
 """

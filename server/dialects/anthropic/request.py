@@ -7,7 +7,7 @@ from server.conversation.turns import write
 from server.dialects.anthropic.history import read_turns, readable_messages
 from server.dialects.anthropic.schema import UNSUPPORTED, AnyChoice, AssistantTurn, CountBody, MessagesBody
 from server.errors import BadRequest
-from server.schemas.hosted_fields import refuse_unsupported
+from server.schemas.extra_fields import refuse_unsupported
 
 Json = dict[str, Any]
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}

@@ -22,13 +22,14 @@ from server.dialects.anthropic.answers import (
 )
 from server.dialects.anthropic.request import FIELDS, count_to_chat, to_chat, without_unsupported
 from server.dialects.anthropic.schema import CountBody, MessagesBody
+from server.flows.admission import find_chat_model
 from server.flows.chat.completion import CompletionWriter
 from server.flows.chat.source import ChatCall
 from server.flows.field_names import renamed_fields
-from server.flows.models import find_chat_model
 from server.http.bodies import read_json
 from server.http.chat_delivery import Protocol, answer_chat
 from server.http.deps import Caller, ServicesDep
+from server.http.errors import refuse_endpoints
 from server.http.openapi import (
     KEEPALIVE,
     RATE_HEADERS,
@@ -38,8 +39,7 @@ from server.http.openapi import (
     json_body,
     returns,
 )
-from server.http.refusals import refuse_endpoints
-from server.schemas.unknown_keys import unknown_keys
+from server.schemas.extra_fields import unknown_keys
 from server.schemas.validation import ignored_fields, validate
 from server.services import Services
 

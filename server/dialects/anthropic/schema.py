@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, Tag
 
+from server.schemas.chat import MAX_TOOLS
 from server.schemas.chat_messages import FUNCTION_NAME, TEXT_OR_PARTS, BoundedText, LenientModel, Text
-from server.schemas.chat_tools import MAX_TOOLS
-from server.schemas.hosted_fields import Label
+from server.schemas.extra_fields import Label
 
 MAX_STOPS = 16
 UNSUPPORTED = {  # field -> what to do instead

@@ -9,7 +9,7 @@ from server.conversation.turns import write
 from server.dialects.gemini.history import read_turns, readable_contents
 from server.dialects.gemini.schema import UNSUPPORTED, FunctionDeclaration, GenerateBody
 from server.errors import BadRequest
-from server.schemas.hosted_fields import refuse_unsupported
+from server.schemas.extra_fields import refuse_unsupported
 
 Json = dict[str, Any]
 IMAGE, TEXT = "IMAGE", "TEXT"

@@ -27,15 +27,16 @@ from server.dialects.gemini.history import drawn_images, readable_contents
 from server.dialects.gemini.request import FIELDS, asks_for_image, ignored_fields, to_chat, without_unsupported
 from server.dialects.gemini.schema import CountTokensBody, GenerateBody
 from server.errors import BadRequest, NotFound
+from server.flows.admission import find_chat_model, unknown_model
 from server.flows.chat.completion import CompletionWriter
 from server.flows.chat.events import AnswerEvent
 from server.flows.chat.source import ChatCall
 from server.flows.field_names import renamed_fields
-from server.flows.models import find_chat_model, unknown_model
 from server.http.bodies import read_json
 from server.http.chat_delivery import Protocol, Write, answer_chat
 from server.http.chat_images import ImageCall, image_response
 from server.http.deps import Caller, ServicesDep
+from server.http.errors import refuse, refuse_endpoints
 from server.http.openapi import (
     IDEMPOTENCY_KEY,
     KEEPALIVE,
@@ -48,9 +49,8 @@ from server.http.openapi import (
     returns,
     schema_of,
 )
-from server.http.refusals import refuse, refuse_endpoints
 from server.schemas.chat import ChatBody
-from server.schemas.unknown_keys import unknown_keys
+from server.schemas.extra_fields import unknown_keys
 from server.schemas.validation import validate
 from server.services import Services
 

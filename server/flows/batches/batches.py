@@ -18,7 +18,7 @@ from server.schemas.batches import BatchBody, BatchCounts, BatchList, BatchObjec
 from server.settings import Settings
 from server.state.active_calls import RETRY_WINDOW_S
 from server.state.expected_retries import ExpectedRetries
-from server.state.served_catalog import ServedCatalog
+from server.state.served import ServedCatalog
 
 ENDPOINT = "batches"
 LONGEST_S = 86_400.0

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from server.accounts.batches import Batch, BatchLine, BatchStore, EndState
-from server.state.drain import Drain
+from server.state.tasks import Drain
 
 log = structlog.stdlib.get_logger("darkroom.batches")
 

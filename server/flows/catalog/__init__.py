@@ -4,8 +4,7 @@
 - `fit`: what becomes of each key of a catalog file when its checkpoint is another
 - `edit`: a swap in the text of a catalog file
 - `folder`: the record of a server that is the only one: its files
-- `switch`: loading the checkpoints that a catalog names, and serving them
-- `hashing`: the sums of their weights, meanwhile
+- `switch`: loading the checkpoints that a catalog names, reading the sums of their weights meanwhile, and serving them
 - `start`: the catalog with which a server starts
 - `files`, `member`, `cluster`: the record of several servers: the database
 

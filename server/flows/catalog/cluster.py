@@ -15,7 +15,7 @@ from server.flows.catalog.edit import SettingChange
 from server.flows.catalog.member import CatalogMember, Proposal
 from server.flows.catalog.switch import CatalogDiff, Send
 from server.flows.catalog.update import Files, MakeChange, to_bad_request
-from server.flows.other_gateways import OtherGateways, PeerRefused
+from server.flows.gateways import OtherGateways, PeerRefused
 
 log = structlog.stdlib.get_logger("darkroom.catalog")
 

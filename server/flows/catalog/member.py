@@ -18,7 +18,7 @@ from server.errors import ApiError, BadRequest, Conflict
 from server.flows.catalog.files import compare_checksums, parse, weight_checksums, with_sums, write_files
 from server.flows.catalog.switch import CatalogDiff, CatalogSwitch, Prepared
 from server.flows.catalog.update import to_bad_request
-from server.schemas.cluster import EditedFile, ProposedCatalog
+from server.schemas.status import EditedFile, ProposedCatalog
 
 log = structlog.stdlib.get_logger("darkroom.catalog")
 

@@ -4,13 +4,14 @@ Running calls keep the models they started with. A prepared catalog changes noth
 """
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
 
 from pipelines.checkpoints.errors import CheckpointError
-from pipelines.checkpoints.folder.sums import Digests
+from pipelines.checkpoints.folder.sums import Digests, describe, has_published_sums
 from pipelines.protocol.chat import ChatEvent, ChatJob, ChatSpec, CountJob
 from pipelines.protocol.images import CheckpointSpec
 from server.backends.engine_host import EngineHost
@@ -21,9 +22,52 @@ from server.catalog.images import Catalog
 from server.catalog.specs import spec_labels
 from server.errors import BadRequest, Conflict, StartError
 from server.flows.catalog.edit import SettingChange
-from server.flows.catalog.hashing import Hashing
-from server.schemas.swaps import Stage
-from server.state.served_catalog import ServedCatalog
+from server.schemas.admin import Stage
+from server.state.served import ServedCatalog
+
+
+class _Stopped(Exception):
+    """Nobody waits for the sums any more."""
+
+
+class Hashing:
+    """Describes checkpoints, each of whose weights is read in a thread. It begins at once."""
+
+    def __init__(self, specs: Sequence[CheckpointSpec], digests: Digests) -> None:
+        self.specs = specs
+        self._digests = digests
+        self._stopped = threading.Event()
+        self._task = asyncio.create_task(asyncio.to_thread(self._describe))
+
+    async def has_published_sums(self) -> bool:
+        """Return whether somebody has published a sum of the weights: one that is another must not be served."""
+        return await asyncio.to_thread(self._has_published_sums)
+
+    async def descriptions(self) -> dict[CheckpointSpec, str]:
+        """Wait for the descriptions. Raises CheckpointError for weights whose sum is not the published one."""
+        return await asyncio.shield(self._task)
+
+    def stop(self) -> None:
+        """End the reading, within a block of a file."""
+        self._stopped.set()
+        self._task.add_done_callback(lambda task: None if task.cancelled() else task.exception())
+
+    def _has_published_sums(self) -> bool:
+        try:
+            return any(has_published_sums(spec) for spec in self.specs)
+        except (CheckpointError, OSError):  # a file is gone since it was loaded
+            return False
+
+    def _describe(self) -> dict[CheckpointSpec, str]:
+        try:
+            return {spec: describe(spec, self._digests, self._check_stopped) for spec in self.specs}
+        except OSError as error:
+            raise CheckpointError(f"{error.filename}: {error.strerror}") from error
+
+    def _check_stopped(self, _: int) -> None:
+        if self._stopped.is_set():
+            raise _Stopped
+
 
 log = structlog.stdlib.get_logger("darkroom.swap")
 

@@ -17,8 +17,8 @@ from server.flows.catalog.edit import MAX_EDITS, SettingChange, edited_text, las
 from server.flows.catalog.files import read_files
 from server.flows.catalog.fit import kept_keys, refused_keys, stale_comments, swapped_keys
 from server.flows.catalog.switch import CatalogDiff, Send, ignore_stage
-from server.flows.checkpoints import CheckpointManager
-from server.state.served_catalog import ServedCatalog
+from server.flows.operators.checkpoints import CheckpointManager
+from server.state.served import ServedCatalog
 
 WITH_FILES = {"base", "config"}  # what goes with a checkpoint in one file
 Files = Mapping[str, str]  # the text of each catalog file, by its name

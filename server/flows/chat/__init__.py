@@ -2,8 +2,8 @@
 
 - `parse`: from the body to a `ChatRequest`
 - `request`: `ChatRequest`, its model's capabilities, and the engine job that it becomes
-- `tools`, `strict_schema`: checks of functions and JSON schemas, shared with responses
-- `custom_tools`, `custom_input`: tools that take a text, shared with responses
+- `tools`: checks of functions and JSON schemas, shared with responses
+- `custom_tools`: tools that take a text, shared with responses
 - `moderation`: which texts of a chat are moderated
 - `source`: where the events of a model's chats come from; `local_source`: the chat worker; `upstream_source`: another
   server, with `upstream_body` for its requests and `upstream_events` for its answers

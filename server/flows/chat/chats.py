@@ -15,7 +15,7 @@ from server.flows.chat.source import Chat, ChatCall, ChatParts, ChatSource
 from server.flows.chat.upstream_source import UpstreamSource
 from server.flows.rate_limits import RateLimiter
 from server.state.active_chats import ActiveChats
-from server.state.drain import Drain
+from server.state.tasks import Drain
 
 
 class Chats:

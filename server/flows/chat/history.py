@@ -20,9 +20,8 @@ from server.conversation.blocks import (
     text_of,
     thought_of,
 )
-from server.conversation.calls import CallIds
 from server.conversation.own_words import OwnWords, detail_of, typed
-from server.conversation.turns import Block, Call, Image, Result, Turn
+from server.conversation.turns import Block, Call, CallIds, Image, Result, Turn
 from server.flows.references import Reference
 from server.schemas.chat_messages import (
     AnyAssistantPart,

@@ -19,7 +19,7 @@ from server.flows.rate_limits import RateLimiter
 from server.flows.retries import RetryInfo, check_fingerprint, is_replayable
 from server.state.active_chats import ENDPOINT, ActiveChat, ActiveChats, Sent
 from server.state.active_job import ActiveJob
-from server.state.background_tasks import BackgroundTasks, run_to_completion
+from server.state.tasks import BackgroundTasks, run_to_completion
 
 log = structlog.stdlib.get_logger("darkroom.chat")
 

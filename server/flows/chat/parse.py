@@ -19,27 +19,23 @@ from server.flows.chat.tools import (
 )
 from server.schemas.chat import (
     NO_EFFECT,
-    UNSUPPORTED,
-    ChatBody,
-    JsonObjectFormat,
-    JsonSchemaFormat,
-)
-from server.schemas.chat_messages import AssistantMessage
-from server.schemas.chat_tools import (
     TOOLS,
+    UNSUPPORTED,
     AllowedChoice,
+    ChatBody,
     ChatCustomTool,
     ChatFunction,
     ChatTool,
     ChosenCustomTool,
     ChosenFunction,
     GrammarText,
+    JsonObjectFormat,
+    JsonSchemaFormat,
     TextByGrammar,
 )
-from server.schemas.hosted_fields import refuse_unsupported
-from server.schemas.local_models import SAMPLED, template_options
+from server.schemas.chat_messages import AssistantMessage
+from server.schemas.extra_fields import SAMPLED, refuse_unsupported, template_options, unknown_keys
 from server.schemas.response_tools import leave_out_hosted_tools
-from server.schemas.unknown_keys import unknown_keys
 from server.schemas.validation import ignored_fields, validate
 
 

@@ -7,11 +7,11 @@ from pipelines.protocol.chat import TextDelta
 from server.accounts.keys import Key
 from server.catalog.chat import ChatModel
 from server.errors import BadRequest, TimedOut
+from server.flows.admission import find_chat_model
 from server.flows.chat.chats import Chats
 from server.flows.chat.parse import parse_chat
 from server.flows.chat.run import UsageContext
-from server.flows.models import find_chat_model
-from server.state.served_catalog import ServedCatalog
+from server.state.served import ServedCatalog
 
 TIME_LIMIT_S = 120.0
 CHARACTERS = 8  # of a token, at most: what comes after so many of a whole prompt would be cut off

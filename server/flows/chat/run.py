@@ -19,14 +19,14 @@ from pipelines.protocol.chat import (
     ToolCallDelta,
 )
 from pipelines.protocol.images import Failed, Queued
-from server.accounts.chat_usage import add_chat_usage
 from server.accounts.db import Database
 from server.accounts.keys import Key
+from server.accounts.usage import add_chat_usage
 from server.backends.engine_host import EngineHost
 from server.backends.job_events import JobEvents, QueueFull
 from server.errors import ApiError, BadRequest, EngineFailure, Overloaded, TimedOut, status_label
 from server.schemas.validation import check_text_length, iter_strings
-from server.state.background_tasks import BackgroundTasks
+from server.state.tasks import BackgroundTasks
 from server.telemetry.call_trace import current_trace
 from server.telemetry.metrics import Metrics
 from server.telemetry.tracing import Tracing

@@ -15,7 +15,7 @@ from server.flows.chat.request import ChatRequest
 from server.flows.chat.run import ChatRunner, UsageContext
 from server.flows.moderation import Moderator
 from server.flows.references import ReferenceLoader
-from server.state.served_catalog import ServedCatalog
+from server.state.served import ServedCatalog
 from server.telemetry.metrics import Metrics
 
 Json = dict[str, Any]

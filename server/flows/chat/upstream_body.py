@@ -3,8 +3,8 @@
 from typing import Any
 
 from server.flows.chat.request import ChatRequest
-from server.flows.chat.strict_schema import find_strict_violation
-from server.schemas.local_models import SAMPLED
+from server.flows.chat.tools import find_strict_violation
+from server.schemas.extra_fields import SAMPLED
 
 Json = dict[str, Any]
 

@@ -18,7 +18,7 @@ from pipelines.protocol.chat import (
 from pipelines.protocol.upstream import Upstream
 from server.backends.upstream import UpstreamResponse
 from server.errors import ApiError, BadRequest, EngineFailure, UpstreamRefused
-from server.schemas.upstream_chunks import ChoiceChunk, Chunk, Logprob, ToolCallChunk, TopLogprob, Usage
+from server.schemas.chat_completion import ChoiceChunk, Chunk, Logprob, ToolCallChunk, TopLogprob, Usage
 from server.state.active_chats import Sent
 
 REASONS: dict[str, FinishReason] = {"length": "length", "tool_calls": "tool_calls"}

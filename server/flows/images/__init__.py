@@ -5,5 +5,6 @@
 - `create`: check, hold, draw, store, capture
 - `results`: the answer and the stream events of a call
 - `jobs`: calls by their ids: their states, their list, their cancellation
+- `thumbnails`: small copies of stored images
 - `webhooks`: tells a caller's server of the end of a call
 """

@@ -37,21 +37,19 @@ from server.errors import (
     TimedOut,
     status_label,
 )
+from server.flows.admission import find_image_model
 from server.flows.images.enhancing import PromptWriter, enhance_prompt, shorten_prompt, should_enhance, should_shorten
 from server.flows.images.enlarging import check_enlarging
 from server.flows.images.request import ImageRequest, InputImages, build_job, check_loras, check_options
 from server.flows.images.results import answer_format, build_result, origins_write, sent_images, shape_of
 from server.flows.images.time_limit import check_time
-from server.flows.models import find_image_model
 from server.flows.moderation import ModerationContext, Moderator
 from server.flows.references import ReferenceLoader
 from server.money import UNITS_PER_CNY, format_money
 from server.parts import Running, Stores, Telemetry
-from server.state.active_calls import ActiveCall
-from server.state.background_tasks import run_to_completion
-from server.state.detached_task import CancelReason
-from server.state.image_result import ImageResult, ImageShape
-from server.state.served_catalog import ServedCatalog
+from server.state.active_calls import ActiveCall, ImageResult, ImageShape
+from server.state.served import ServedCatalog
+from server.state.tasks import CancelReason, run_to_completion
 from server.telemetry.call_trace import current_trace
 
 log = structlog.stdlib.get_logger("darkroom.images")

@@ -16,10 +16,8 @@ from server.flows.images.request import ImageRequest
 from server.flows.rate_limits import RateLimiter
 from server.flows.retries import EqualCalls, RetryInfo, check_fingerprint, is_replayable
 from server.parts import Running
-from server.state.active_calls import RETRY_WINDOW_S, ActiveCall
-from server.state.background_tasks import run_to_completion
-from server.state.detached_task import FOREVER, CancelReason
-from server.state.image_result import ImageResult
+from server.state.active_calls import RETRY_WINDOW_S, ActiveCall, ImageResult
+from server.state.tasks import FOREVER, CancelReason, run_to_completion
 
 IN_USE = "idempotency_key_in_use"
 

@@ -10,10 +10,9 @@ from server.backends.storage import Storage
 from server.errors import ErrorDetail, NotFound, RunsElsewhere
 from server.flows.images.results import load_answer
 from server.schemas.image_jobs import ImageJobList, ImageJobState, ImagePreview, ImageProgress, JobState
-from server.state.active_calls import ActiveCall, ActiveCalls
+from server.state.active_calls import ActiveCall, ActiveCalls, ImageResult
 from server.state.active_chats import ENDPOINT as CHAT_ENDPOINT
 from server.state.image_backlog import Backlog
-from server.state.image_result import ImageResult
 
 ENDPOINTS = ("images.generations", "images.edits", "images.upscale")
 

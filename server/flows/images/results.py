@@ -21,8 +21,7 @@ from server.flows.images.prompt_notes import describe_truncation
 from server.flows.images.request import ImageRequest
 from server.flows.references import Source, StoredImage
 from server.schemas.images import CompletedEvent, ImageAnswer, ImageItem, PartialEvent, Usage
-from server.state.active_calls import ActiveCall
-from server.state.image_result import AnswerFormat, ImageResult, ImageShape
+from server.state.active_calls import ActiveCall, AnswerFormat, ImageResult, ImageShape
 
 FILE_ONLY = frozenset({"prompt", "original_prompt", "software"})  # of a job's metadata: not repeated in the answer
 EventKind = Literal["image_generation", "image_edit"]

@@ -34,7 +34,7 @@ from server.accounts.schema import is_newer, newest_schema, schema_problem, tabl
 from server.accounts.stored_files import StorageOwner, StoredFiles
 from server.backends.object_storage import local_folder, open_storage
 from server.errors import StartError, StorageFailed
-from server.flows.storage_owner import StorageMarks
+from server.flows.storage.owner import StorageMarks
 from server.settings import Settings
 
 MANIFEST, CATALOG, RESULTS, POLICY = "manifest.json", "model_configs", "results", "moderation.toml"

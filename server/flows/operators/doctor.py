@@ -17,8 +17,8 @@ from server.accounts.stored_files import StoredFiles
 from server.backends.object_storage import open_storage
 from server.catalog.images import CatalogError, load_catalog
 from server.errors import DatabaseBusy, DatabaseFailed, StartError
-from server.flows.storage_owner import StorageMarks
-from server.schemas.doctor import Finding
+from server.flows.storage.owner import StorageMarks
+from server.schemas.status import Finding
 from server.settings import PREFIX, Settings, unknown_settings
 
 COMMAND_LIMIT_S = 60  # importing torch takes seconds, on a slow disk many

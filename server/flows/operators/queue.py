@@ -9,11 +9,11 @@ from server.accounts.audit import record_change
 from server.accounts.db import Database
 from server.backends.engine_host import EngineHost
 from server.errors import NotFound
-from server.flows.grid_jobs import GridJobs
+from server.flows.operators.grid_jobs import GridJobs
 from server.flows.operators.reports import key_names
 from server.flows.operators.sleep import longest_wake_s
 from server.parts import Running
-from server.schemas.queue import MemoryReport, QueuedJob, QueueSnapshot, WorkerReport
+from server.schemas.status import MemoryReport, QueuedJob, QueueSnapshot, WorkerReport
 from server.state.active_calls import ActiveCall
 from server.state.active_chats import ActiveChat
 from server.state.active_responses import ActiveResponse

@@ -13,8 +13,17 @@ from server.accounts.report import Entry
 from server.accounts.results import Result
 from server.accounts.usage import Grouping, Usage, UsageFilter, total, usage
 from server.money import format_money
-from server.schemas.operators import AuditRecord, LedgerEntry, RefusalEntry
-from server.schemas.usage import CallDetails, CallEntry, ResultEntry, UsageReport, UsageRow, UsageSums
+from server.schemas.reports import (
+    AuditRecord,
+    CallDetails,
+    CallEntry,
+    LedgerEntry,
+    RefusalEntry,
+    ResultEntry,
+    UsageReport,
+    UsageRow,
+    UsageSums,
+)
 
 SUMS = tuple(UsageSums.model_fields)
 THUMBNAIL_PX = 320

@@ -10,7 +10,7 @@ from server.backends.engine_host import EngineHost
 from server.backends.engines import Engines
 from server.backends.worker_life import Place
 from server.errors import BadRequest, Conflict
-from server.schemas.sleep import SleepingWorker
+from server.schemas.admin import SleepingWorker
 
 RETRY_S = 5  # after which workers that still start may be up
 

@@ -16,9 +16,8 @@ from server.accounts.gateways import GatewayStore
 from server.errors import ApiError, EngineFailure, NotFound
 from server.flows.catalog.switch import CatalogDiff, Send
 from server.flows.catalog.update import CatalogUpdater
-from server.schemas.admin import CatalogChange
-from server.schemas.swaps import Action, CatalogJob, Stage
-from server.state.background_tasks import BackgroundTasks
+from server.schemas.admin import Action, CatalogChange, CatalogJob, Stage
+from server.state.tasks import BackgroundTasks
 
 log = structlog.stdlib.get_logger("darkroom.swap")
 

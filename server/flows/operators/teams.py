@@ -7,7 +7,7 @@ from server.accounts.db import Database
 from server.accounts.teams import Team, TeamChanges, TeamNameTaken, create_team, list_teams, update_team
 from server.errors import BadRequest, NotFound
 from server.money import format_money, optional_money, parse_money
-from server.schemas.teams import ChangeTeam, CreateTeam, TeamEntry
+from server.schemas.keys import ChangeTeam, CreateTeam, TeamEntry
 
 
 class TeamAdmin:

@@ -10,16 +10,16 @@ from server.accounts.response_items import StoredItem
 from server.backends.storage import Storage
 from server.catalog.chat import ChatModel
 from server.errors import BadRequest
+from server.flows.admission import find_chat_model
 from server.flows.chat.chats import Chats
 from server.flows.chat.source import ChatCall
-from server.flows.models import find_chat_model
 from server.flows.responses.context import build_context
 from server.flows.responses.history import History
 from server.flows.responses.items import new_id, render, render_page, without_images, write_summary
 from server.schemas.response_answers import Compaction, InputItem
 from server.schemas.response_object import CompactedResponse, usage_object
 from server.schemas.responses import CompactBody
-from server.state.served_catalog import ServedCatalog
+from server.state.served import ServedCatalog
 
 ENDPOINT = "responses.compact"
 SUMMARY_TOKENS = 512

@@ -2,14 +2,14 @@
 
 from server.accounts.keys import Key
 from server.errors import BadRequest
+from server.flows.admission import find_chat_model
 from server.flows.chat.run import ChatRunner
-from server.flows.models import find_chat_model
 from server.flows.rate_limits import RateLimiter
 from server.flows.responses.history import History
 from server.flows.responses.item_images import RequestItems
 from server.flows.responses.planner import Planner
 from server.schemas.responses import ResponseBody
-from server.state.served_catalog import ServedCatalog
+from server.state.served import ServedCatalog
 
 
 class TokenCounter:

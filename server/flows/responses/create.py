@@ -11,8 +11,8 @@ from server.accounts.fingerprints import as_sent
 from server.accounts.keys import Key
 from server.accounts.responses import ResponseStore, StoredResponse
 from server.errors import Overloaded, RateLimited
+from server.flows.admission import find_chat_model, find_image_model
 from server.flows.chat.request import MAX_IMAGES
-from server.flows.models import find_chat_model, find_image_model
 from server.flows.rate_limits import RateLimiter
 from server.flows.responses.history import History
 from server.flows.responses.image_tool import fit_tool
@@ -27,7 +27,7 @@ from server.schemas.response_object import echo
 from server.schemas.response_tools import ImageTool
 from server.schemas.responses import ResponseBody
 from server.state.active_responses import ENDPOINT, ActiveResponse
-from server.state.served_catalog import ServedCatalog
+from server.state.served import ServedCatalog
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,9 @@ from server.flows.responses.stream_events import ToolCall
 from server.schemas.images import SamplingOptions
 from server.schemas.response_answers import ImageCall
 from server.schemas.response_tools import ImageTool
-from server.state.active_calls import ActiveCall
+from server.state.active_calls import ActiveCall, ImageResult
 from server.state.active_responses import ActiveResponse
-from server.state.background_tasks import run_to_completion
-from server.state.image_result import ImageResult
+from server.state.tasks import run_to_completion
 
 ENDPOINT = "responses.images"
 

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from server.conversation.blocks import is_answer, unanswered
 from server.conversation.turns import MARK
-from server.schemas.hosted_items import UnreadItem
-from server.schemas.response_items import FunctionOutputItem, InputImage, InputText, MessageItem
+from server.schemas.response_items import FunctionOutputItem, InputImage, InputText, MessageItem, UnreadItem
 from server.schemas.response_tools import CustomTool, Grammar, ImageTool, NamespaceTool
 from server.schemas.responses import ResponseBody
 

@@ -15,11 +15,11 @@ from server.accounts.response_items import StoredItem
 from server.catalog.chat import ChatModel
 from server.catalog.sizes import SizeError, resolve_size
 from server.errors import BadImageRequest, BadRequest
+from server.flows.admission import find_image_model
 from server.flows.chat.moderation import chat_texts
 from server.flows.chat.request import MAX_IMAGES, ChatRequest
 from server.flows.chat.tools import json_format
 from server.flows.images.create import ImageCreator
-from server.flows.models import find_image_model
 from server.flows.moderation import ModerationContext
 from server.flows.references import Reference, ReferenceLoader
 from server.flows.responses.context import (
@@ -37,11 +37,11 @@ from server.flows.responses.item_images import ItemImages, RequestItems
 from server.flows.responses.items import is_sent_drawing, parts_of
 from server.flows.responses.plan import ImagePlan, ResponsePlan
 from server.flows.responses.tools import ResponseTools, read_tools
-from server.schemas.local_models import SAMPLED, template_options
+from server.schemas.extra_fields import SAMPLED, template_options
 from server.schemas.response_object import Json
 from server.schemas.response_tools import ImageTool
 from server.schemas.responses import JsonObject, JsonSchema, ResponseBody
-from server.state.served_catalog import ServedCatalog
+from server.state.served import ServedCatalog
 
 
 class Planner:

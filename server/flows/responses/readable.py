@@ -22,8 +22,7 @@ from server.conversation.blocks import (
 from server.conversation.own_words import OwnWords, detail_of, typed
 from server.errors import BadRequest
 from server.flows.responses.items import read_summary
-from server.schemas.hosted_items import Id
-from server.schemas.response_items import Item, OutputPart, OutputText, Refusal, Status
+from server.schemas.response_items import Id, Item, OutputPart, OutputText, Refusal, Status
 from server.schemas.response_object import Json
 
 ITEM: TypeAdapter[Any] = TypeAdapter(Item)

@@ -5,10 +5,9 @@ from typing import Any, get_args
 
 from server.flows.chat.tools import normalise_tools
 from server.flows.responses.readable import readable_input
-from server.schemas.hosted_fields import refuse_unsupported
+from server.schemas.extra_fields import refuse_unsupported, unknown_keys
 from server.schemas.response_tools import leave_out_hosted_tools
 from server.schemas.responses import UNSUPPORTED, CompactBody, Include, ResponseBody
-from server.schemas.unknown_keys import unknown_keys
 from server.schemas.validation import validate
 
 Json = dict[str, Any]

@@ -12,10 +12,10 @@ from server.errors import BadRequest, NotFound, RunsElsewhere
 from server.flows.responses.items import render, render_page, with_images
 from server.flows.retries import EqualCalls, RetryInfo, check_fingerprint
 from server.parts import Running, Stores
+from server.schemas.reports import ResponseSummary
 from server.schemas.response_answers import ImageCall, InputItemList, OutputItem, item_list
 from server.schemas.response_events import Event
 from server.schemas.response_object import DeletedResponse, ResponseObject, ResponseStatus, response_object
-from server.schemas.usage import ResponseSummary
 from server.state.active_calls import RETRY_WINDOW_S
 from server.state.active_responses import ENDPOINT, TERMINAL, ActiveResponse
 

@@ -12,7 +12,7 @@ from pipelines.protocol.chat import (
     ToolCallDelta,
     TopToken,
 )
-from server.flows.chat.custom_input import CustomInput
+from server.flows.chat.custom_tools import CustomInput
 from server.flows.responses.items import new_id
 from server.flows.responses.tools import IMAGE_FUNCTION, CalledTool
 from server.schemas.response_answers import (

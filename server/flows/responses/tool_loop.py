@@ -40,9 +40,8 @@ from server.flows.responses.tools import IMAGE_FUNCTION
 from server.schemas.response_answers import OutputItem
 from server.schemas.response_object import Json, ResponseError, ResponseOutcome, ResponseStatus, usage_object
 from server.state.active_responses import ActiveResponse, Phase
-from server.state.background_tasks import run_to_completion
-from server.state.detached_task import CancelReason
 from server.state.expected_retries import ExpectedRetries
+from server.state.tasks import CancelReason, run_to_completion
 
 log = structlog.stdlib.get_logger("darkroom.responses")
 

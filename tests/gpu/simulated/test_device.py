@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 from pipelines.device import staged_copy
-from pipelines.device.staged_copy import StagedCopy
-from pipelines.device.transfer import Transfer
+from pipelines.device.staged_copy import StagedCopy, Transfer
 from pipelines.images.drawing.returned_image import ReturnedImage
 from tests.simulated_gpu import device
 

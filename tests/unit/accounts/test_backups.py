@@ -24,7 +24,7 @@ from server.errors import StartError
 from server.flows.operators import backup
 from server.flows.operators.backup import check_backup, make_backup, restore_backup
 from server.flows.operators.doctor import _database
-from server.flows.storage_owner import StorageMarks
+from server.flows.storage.owner import StorageMarks
 from server.settings import Settings
 from tests.support.postgresql import Cluster
 from tests.unit.accounts.conftest import NewDatabase

@@ -5,10 +5,10 @@ import threading
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from server.accounts.batch_tables import BatchRow
 from server.accounts.batches import Batch, BatchLine, BatchStore, Repeatable
 from server.accounts.db import Database
 from server.accounts.keys import create_key
+from server.accounts.response_tables import BatchRow
 from tests.unit.accounts.helpers import GROUPS
 
 FINGERPRINT = "2:" + 62 * "a"

@@ -2,9 +2,9 @@
 
 from sqlalchemy import text
 
-from server.accounts.chat_usage import ChatUsage, add_chat_usage, list_chat_usage
 from server.accounts.db import Database
 from server.accounts.keys import create_key
+from server.accounts.usage import ChatUsage, add_chat_usage, list_chat_usage
 
 
 def test_chats_add_up_by_key_and_model(database: Database) -> None:

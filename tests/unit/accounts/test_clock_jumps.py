@@ -21,8 +21,8 @@ from server.accounts.stored_files import StoredFiles
 from server.accounts.usage import months_spent
 from server.backends.storage import LocalStorage
 from server.flows.operators.keys import read_money
-from server.state import call_rate
-from server.state.call_rate import WINDOW_S, CallRate
+from server.state import call_limits
+from server.state.call_limits import WINDOW_S, CallRate
 from tests.unit.accounts.conftest import BOTH
 from tests.unit.accounts.helpers import GROUPS, call, capture, clean, result, server
 
@@ -210,7 +210,7 @@ def test_a_thumbnail_is_kept_for_its_time(tmp_path: Path, jump: Jump) -> None:
 
 def test_calls_a_minute_are_counted_by_a_clock_that_is_not_set(jump: Jump, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr(call_rate.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(call_limits.time, "monotonic", lambda: now[0])
     rate = CallRate()
     assert [rate.begin("a", 2) for _ in range(3)] == [True, True, False]
     assert (rate.remaining("a", 2), rate.remaining("b", 2)) == (0, 2)

@@ -3,9 +3,9 @@
 import pytest
 from sqlalchemy import text
 
-from server.accounts import console_sessions
-from server.accounts.console_sessions import ConsoleSessions
+from server.accounts import operators
 from server.accounts.db import Database
+from server.accounts.operators import ConsoleSessions
 
 
 def test_a_session_is_of_one_subject_until_it_is_closed(database: Database) -> None:
@@ -22,7 +22,7 @@ def test_a_session_is_of_one_subject_until_it_is_closed(database: Database) -> N
 def test_a_session_ends_by_itself(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     sessions = ConsoleSessions(database)
     with monkeypatch.context() as patch:
-        patch.setattr(console_sessions, "LIFETIME_S", 0)
+        patch.setattr(operators, "LIFETIME_S", 0)
         ended = sessions.open("key_1")
     assert sessions.subject(ended) is None
     lasting = sessions.open("key_1")
@@ -30,7 +30,7 @@ def test_a_session_ends_by_itself(database: Database, monkeypatch: pytest.Monkey
 
 
 def test_many_sessions_of_one_end_its_oldest(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console_sessions, "MOST_SESSIONS", 3)
+    monkeypatch.setattr(operators, "MOST_SESSIONS", 3)
     sessions = ConsoleSessions(database)
     operator = sessions.open("operator:jo")
     cookies = [sessions.open("key_1") for _ in range(5)]

@@ -12,7 +12,6 @@ from sqlalchemy import text
 
 from server.accounts import report
 from server.accounts.calls import CallId, CallRecord, CallStore
-from server.accounts.chat_usage import ChatUsage, list_chat_usage
 from server.accounts.db import Database
 from server.accounts.keys import list_keys
 from server.accounts.refusals import Refusal, list_refusals
@@ -20,6 +19,7 @@ from server.accounts.response_items import StoredItem
 from server.accounts.responses import ResponseStore, StoredResponse
 from server.accounts.results import ResultStore, StoredResult
 from server.accounts.schema import MIGRATIONS
+from server.accounts.usage import ChatUsage, list_chat_usage
 
 NOW = int(time.time())
 DAY_S = 86_400

@@ -8,7 +8,6 @@ from sqlalchemy import text
 
 from server.accounts.audit import AuditFilter, list_changes
 from server.accounts.call_log import CallFilter, CallLog, LoggedCall
-from server.accounts.chat_usage import add_chat_usage
 from server.accounts.db import Database
 from server.accounts.keys import (
     KeyNotFound,
@@ -23,7 +22,7 @@ from server.accounts.ledger import InsufficientBudget, Ledger
 from server.accounts.operators import NameTaken, authenticate_operator, create_operator, revoke_operator
 from server.accounts.paging import Page, Period, UnknownEntry, month_start
 from server.accounts.results import Origin, ResultFilter, ResultStore, SentImages, write_origins
-from server.accounts.usage import Usage, UsageFilter, months_spent, total, usage
+from server.accounts.usage import Usage, UsageFilter, add_chat_usage, months_spent, total, usage
 from tests.unit.accounts.helpers import GROUPS, call, capture, result
 
 NEWEST = Page(2, "desc", None)

@@ -21,8 +21,8 @@ from server.accounts.results import ResultStore
 from server.accounts.stored_files import StoredFiles
 from server.backends.object_storage import open_storage
 from server.backends.storage import MARK, Storage
-from server.flows import storage_sweep
-from server.flows.storage_sweep import StorageSweep
+from server.flows.storage import sweep
+from server.flows.storage.sweep import StorageSweep
 from server.settings import Settings
 from tests.support.migrated import copy_migrated
 from tests.support.object_store import ObjectStore, object_store
@@ -319,7 +319,7 @@ def test_a_file_that_is_recorded_while_it_is_swept_goes_back(house: Deployment) 
 def test_a_small_share_goes_in_a_day_and_the_rest_by_an_operators_word(
     house: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage_sweep, "DAILY_FILES", 4)
+    monkeypatch.setattr(sweep, "DAILY_FILES", 4)
     production = house(results_keep_days=1e-9)
     production.draw(10)
     production.run_for_days()
@@ -338,10 +338,10 @@ def test_a_storage_that_takes_no_change_is_a_problem_and_loses_nothing(
     production.draw()
     lost = production.leave_behind()
     warnings: list[str] = []
-    monkeypatch.setattr(storage_sweep, "log", SimpleNamespace(warning=warnings.append))
+    monkeypatch.setattr(sweep, "log", SimpleNamespace(warning=warnings.append))
 
     def refuse(*_: object, **__: object) -> None:
-        raise storage_sweep.StorageFailed("Read-only file system")
+        raise sweep.StorageFailed("Read-only file system")
 
     monkeypatch.setattr(production.storage, "trash", refuse)
     production.run_for_days()
@@ -396,7 +396,7 @@ def test_a_store_that_deletes_nothing_puts_everything_back(house: Deployment, mo
         pytest.skip("a folder's files are renamed")
 
     def refuse(_: object) -> None:
-        raise storage_sweep.StorageFailed("AccessDenied")
+        raise sweep.StorageFailed("AccessDenied")
 
     monkeypatch.setattr(production.storage, "_delete", refuse)
     assert production.sweep.put_back(None) == (3, 3)

@@ -9,13 +9,12 @@ from sqlalchemy import text
 
 from server.accounts import report
 from server.accounts.audit import AuditFilter, list_changes
-from server.accounts.chat_usage import add_chat_usage
 from server.accounts.db import Database
 from server.accounts.keys import create_key, update_key
 from server.accounts.ledger import InsufficientBudget, Ledger
 from server.accounts.paging import Page
 from server.accounts.teams import Team, TeamNameTaken, create_team, list_teams, update_team
-from server.accounts.usage import Usage, UsageFilter, total, usage
+from server.accounts.usage import Usage, UsageFilter, add_chat_usage, total, usage
 from server.flows.operators.keys import read_money
 from tests.unit.accounts.helpers import GROUPS, call, capture, clean, result
 

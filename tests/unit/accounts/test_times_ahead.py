@@ -12,22 +12,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Float, text
 
-from server.accounts import (  # noqa: F401  # whose tables are looked at
-    batch_tables,
-    conversation_tables,
-    operator_tables,
-    report,
-    response_tables,
-    result_tables,
-)
+from server.accounts import report
 from server.accounts.batches import Batch, BatchLine, BatchStore
 from server.accounts.call_log import CallLog
 from server.accounts.calls import CallId, CallStore, Failure
-from server.accounts.console_sessions import LIFETIME_S, ConsoleSessions
 from server.accounts.conversations import Conversation, ConversationStore
 from server.accounts.db import Database
 from server.accounts.keys import LONGEST_OVERLAP_S, authenticate, create_key, rotate_key
 from server.accounts.ledger import Ledger
+from server.accounts.operators import LIFETIME_S, ConsoleSessions
 from server.accounts.report import last_charges
 from server.accounts.results import ResultStore
 from server.accounts.stored_files import StoredFiles

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from server.backends.engine_layout import automatic_layout, group_sizes, read_layout
+from server.backends.engine_layout import automatic_layout, group_sizes, heap_on_cpu, read_layout
 from server.backends.gpus import Gpu, select_visible
-from server.backends.worker_heap import heap_on_cpu
 from server.errors import StartError
 
 GPUS = [Gpu(f"GPU-{index}a{index}", "H100", 80 * 2**30, 79 * 2**30) for index in range(3)]

@@ -23,7 +23,7 @@ from server.errors import BadRequest
 from server.flows.catalog.files import parse, read_files, weight_checksums, with_sums
 from server.flows.catalog.member import CatalogMember, Proposal
 from server.flows.catalog.switch import CatalogSwitch
-from server.state.served_catalog import ServedCatalog
+from server.state.served import ServedCatalog
 from tests.support.polling import eventually
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.tiny_server import write_tiny_files

@@ -22,7 +22,7 @@ from server.errors import ApiError, EngineFailure, Overloaded, StartError, Timed
 from server.flows.chat.run import ChatRunner, UsageContext
 from server.flows.chat.source import ChatParts
 from server.flows.chat.upstream_source import UpstreamSource
-from server.state.background_tasks import BackgroundTasks
+from server.state.tasks import BackgroundTasks
 from server.telemetry.metrics import Metrics
 from server.telemetry.tracing import Tracing
 

@@ -11,8 +11,8 @@ import pytest_asyncio
 from openai import AsyncOpenAI
 from sqlalchemy import func, select, update
 
-from server.accounts.batch_tables import BatchLineRow, BatchRow
 from server.accounts.batches import Batch, BatchLine
+from server.accounts.response_tables import BatchLineRow, BatchRow
 from server.accounts.tables import EntryRow
 from server.flows.batches.run import BatchRunner
 from tests.support.in_process import InProcess, in_process

@@ -15,9 +15,8 @@ import uvicorn
 from openai import AsyncOpenAI
 from sqlalchemy import func, select, update
 
-from server.accounts.batch_tables import BatchRow
-from server.cli.connection_limits import ConnectionLimits
-from server.cli.http_protocol import protocol_class
+from server.accounts.response_tables import BatchRow
+from server.cli.http_protocol import ConnectionLimits, protocol_class
 from server.errors import DatabaseBusy
 from server.state.active_calls import RETRY_WINDOW_S
 from tests.support.in_process import InProcess, in_process

@@ -18,8 +18,8 @@ from server.catalog.images import Catalog, load_catalog
 from server.flows.catalog.folder import FolderCatalog
 from server.flows.catalog.switch import CatalogSwitch
 from server.flows.catalog.update import CatalogUpdater
-from server.flows.checkpoints import CheckpointManager
-from server.state.served_catalog import ServedCatalog
+from server.flows.operators.checkpoints import CheckpointManager
+from server.state.served import ServedCatalog
 from tests.support.harness import REPOSITORY
 from tests.support.weight_files import flux_folder
 

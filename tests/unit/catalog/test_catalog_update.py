@@ -9,7 +9,7 @@ from server.catalog.images import CatalogError, load_catalog
 from server.errors import BadRequest
 from server.flows.catalog.edit import edited_text
 from server.flows.catalog.update import CatalogUpdater
-from server.state.served_catalog import ServedCatalog
+from server.state.served import ServedCatalog
 
 BEFORE = '# mine\ncheckpoint = "one"  # the first\n'
 MODEL, FILE = "alpha-image-2-count", "alpha-image-2.toml"

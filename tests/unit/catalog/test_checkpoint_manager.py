@@ -16,7 +16,7 @@ from server.cli.app import main
 from server.cli.checkpoints import read_recipe
 from server.errors import BadRequest, NotFound, StartError
 from server.flows.catalog.edit import edited_text
-from server.flows.checkpoints import CheckpointManager
+from server.flows.operators.checkpoints import CheckpointManager
 from server.schemas.admin import ChangedSetting
 from tests.support.weight_files import INDEX, denoiser_file, flux_folder, gguf_file
 

@@ -13,7 +13,7 @@ from pipelines.checkpoints.errors import CheckpointError
 from pipelines.checkpoints.folder.files import CheckpointFiles
 from pipelines.checkpoints.weight_file.file import WeightFile
 from server.errors import BadRequest
-from server.flows.checkpoints import CheckpointManager
+from server.flows.operators.checkpoints import CheckpointManager
 from tests.support.gguf_files import Q8_0, write_gguf
 from tests.support.weight_files import denoiser_file, flux_folder, inspect_checkpoint
 

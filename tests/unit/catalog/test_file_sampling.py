@@ -16,12 +16,12 @@ from pipelines.checkpoints.folder.folder import CheckpointFolder
 from pipelines.checkpoints.inspection.beside_folders import find_bases
 from pipelines.checkpoints.inspection.suggestion import suggest, suggested_spec
 from pipelines.checkpoints.weight_file.file import WeightFile
-from pipelines.checkpoints.work.weights import weights_key
+from pipelines.checkpoints.work.estimate import weights_key
 from server.catalog.images import Catalog, CatalogError, load_catalog
 from server.errors import BadRequest
 from server.flows.catalog.edit import edited_text
-from server.flows.checkpoints import CheckpointManager
-from server.schemas.checkpoint_reports import report_of
+from server.flows.operators.checkpoints import CheckpointManager
+from server.schemas.checkpoints import report_of
 from tests.support.weight_files import INDEX, denoiser_file, flux_folder, inspect_checkpoint, sd_folder
 from tests.unit.catalog.test_checkpoint_manager import run
 

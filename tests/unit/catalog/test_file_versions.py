@@ -15,14 +15,14 @@ from pipelines.checkpoints.folder.files import CheckpointFiles
 from pipelines.checkpoints.folder.sums import Digests, verify, write_manifest
 from pipelines.checkpoints.folder.versions import FileVersion, delete, files_in, files_version
 from pipelines.checkpoints.inspection.suggestion import suggested_spec
-from pipelines.checkpoints.work.weights import weights_key
+from pipelines.checkpoints.work.estimate import weights_key
 from pipelines.protocol.images import CheckpointSpec
 from server.catalog.chat import read_chat
 from server.catalog.images import load_catalog
 from server.catalog.schema import CheckpointFile, CheckpointTable
 from server.catalog.specs import checkpoint_spec
 from server.flows.catalog.files import with_sums
-from server.flows.checkpoints import CheckpointManager
+from server.flows.operators.checkpoints import CheckpointManager
 from server.moderation.policy import load_policy
 from tests.support.harness import REPOSITORY
 from tests.support.weight_files import denoiser_file, flux_folder

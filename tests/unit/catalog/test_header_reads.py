@@ -11,7 +11,7 @@ import pytest
 from pipelines.checkpoints.classes import source as call_signature
 from pipelines.checkpoints.weight_file import file as weight_file
 from pipelines.checkpoints.weight_file.header import Header, read_header
-from server.flows.checkpoints import CheckpointManager
+from server.flows.operators.checkpoints import CheckpointManager
 from tests.support.weight_files import denoiser_file, flux_folder, gguf_file
 from tests.unit.catalog.test_whole_files import configs_alone, whole_file
 

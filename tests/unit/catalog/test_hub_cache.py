@@ -7,7 +7,7 @@ import pytest
 
 from server.catalog.images import load_catalog
 from server.errors import BadRequest
-from server.flows.checkpoints import CheckpointManager
+from server.flows.operators.checkpoints import CheckpointManager
 from tests.support.weight_files import denoiser_file, flux_folder
 
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -8,8 +8,8 @@ import pytest
 
 from pipelines.checkpoints.errors import CheckpointError
 from pipelines.checkpoints.folder.files import CheckpointFiles
-from server.catalog.aliases import alias_of
 from server.catalog.images import CatalogError, load_catalog
+from server.catalog.specs import alias_of
 from server.catalog.toml import KeyPath, line_of
 from server.flows.catalog.edit import edited_text
 from server.flows.catalog.files import parse, read_files

@@ -10,7 +10,7 @@ from pipelines.checkpoints.errors import CheckpointError
 from pipelines.checkpoints.folder.sums import Digests, check_sum, describe, manifest_of, published_sums
 from server.catalog.images import load_catalog
 from server.errors import BadRequest
-from server.flows.checkpoints import CheckpointManager
+from server.flows.operators.checkpoints import CheckpointManager
 from tests.support.weight_files import flux_folder
 
 OTHER = "0123456789ab" + "0" * 52

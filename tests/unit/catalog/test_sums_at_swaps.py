@@ -13,9 +13,9 @@ from server.accounts.catalogs import Edit
 from server.errors import BadRequest, Conflict
 from server.flows.catalog.switch import CatalogDiff, Send
 from server.flows.catalog.update import CatalogUpdater, MakeChange
-from server.flows.checkpoints import CheckpointManager
-from server.schemas.swaps import Stage
-from server.state.served_catalog import ServedCatalog
+from server.flows.operators.checkpoints import CheckpointManager
+from server.schemas.admin import Stage
+from server.state.served import ServedCatalog
 from tests.support.polling import eventually
 from tests.unit.catalog.conftest import Workers
 

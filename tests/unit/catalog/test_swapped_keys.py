@@ -8,8 +8,8 @@ from pipelines.protocol.images import CheckpointSpec
 from server.catalog.images import load_catalog
 from server.errors import BadRequest
 from server.flows.catalog.update import CatalogUpdater
-from server.flows.checkpoints import CheckpointManager
-from server.state.served_catalog import ServedCatalog
+from server.flows.operators.checkpoints import CheckpointManager
+from server.state.served import ServedCatalog
 from tests.support.weight_files import denoiser_file, flux_folder, sd_folder
 from tests.unit.catalog.conftest import Workers
 

@@ -9,8 +9,8 @@ from safetensors.numpy import save_file
 from server.catalog.images import Catalog, load_catalog
 from server.errors import BadRequest
 from server.flows.catalog.edit import edited_text
-from server.flows.checkpoints import CheckpointManager
-from server.schemas.checkpoint_reports import report_of
+from server.flows.operators.checkpoints import CheckpointManager
+from server.schemas.checkpoints import report_of
 from tests.support.weight_files import denoiser_file, flux_folder, inspect_checkpoint
 from tests.unit.catalog.test_checkpoint_manager import run
 

@@ -6,7 +6,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.flows.chat.custom_input import CustomInput
+from server.flows.chat.custom_tools import CustomInput
 
 
 @given(st.text(), st.booleans(), st.lists(st.integers(0, 200), max_size=8))

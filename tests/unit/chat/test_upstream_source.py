@@ -26,7 +26,7 @@ from server.flows.chat.events import RawItem
 from server.flows.chat.request import ChatRequest
 from server.flows.chat.upstream_body import to_body
 from server.flows.chat.upstream_source import UpstreamSource
-from server.schemas.local_models import SAMPLED
+from server.schemas.extra_fields import SAMPLED
 
 UPSTREAM = Upstream("http://there/v1", "large", None)
 MODEL = ChatModel("large", "chat", UPSTREAM)

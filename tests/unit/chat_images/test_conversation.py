@@ -9,9 +9,7 @@ from server.catalog.images import load_catalog
 from server.data_folders import REPOSITORY
 from server.errors import BadRequest
 from server.flows.chat_images.conversation import read_conversation
-from server.flows.chat_images.image_call import request_fingerprint, to_image_request
-from server.flows.chat_images.tiers import model_of_tier
-from server.flows.chat_images.tool_response import to_response
+from server.flows.chat_images.image_call import model_of_tier, request_fingerprint, to_image_request, to_response
 from server.http.chat_images import returns_images
 from server.schemas.chat import ChatBody
 from server.schemas.response_tools import ImageTool

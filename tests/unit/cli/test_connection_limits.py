@@ -2,8 +2,8 @@
 
 import pytest
 
-from server.cli.connection_limits import ConnectionLimits, most_connections
-from server.http.proxy_headers import trusted_networks
+from server.cli.http_protocol import ConnectionLimits, most_connections
+from server.http.public_address import trusted_networks
 
 
 class Line:

@@ -13,8 +13,7 @@ import uvicorn
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from server.cli.connection_limits import ConnectionLimits
-from server.cli.http_protocol import drop_late, protocol_class
+from server.cli.http_protocol import ConnectionLimits, drop_late, protocol_class
 from tests.support.polling import eventually
 
 CHUNK = bytes(100_000)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from pipelines.chat.chat_template import ChatTemplates, TemplateUse
-from pipelines.chat.prompts import Conversation, template_input, template_messages
+from pipelines.chat.encoding import Conversation, template_input, template_messages
+from pipelines.chat.prompts.chat_template import ChatTemplates, TemplateUse
 from server.data_folders import REPOSITORY
 from starters.chat.tokens import make_tokenizer
 from tests.support.chat_templates import FAMILIES

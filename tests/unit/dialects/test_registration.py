@@ -17,8 +17,8 @@ from server.extras import DIALECTS
 from server.http.bodies import read_json
 from server.http.deps import Caller, ServicesDep
 from server.http.dialect import Dialect
+from server.http.errors import refuse_endpoints
 from server.http.openapi import errors_as, json_body, returns
-from server.http.refusals import refuse_endpoints
 from server.schemas.validation import validate
 from tests.support.in_process import InProcess, in_process
 

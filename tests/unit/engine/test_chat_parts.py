@@ -10,16 +10,15 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from llguidance import LLMatcher
 
-from pipelines.chat.constraints import path_to_end
-from pipelines.chat.detokenize import Detokenizer
-from pipelines.chat.output_parser import OutputParser
-from pipelines.chat.sampling import SamplerState, sample
-from pipelines.chat.stops import StopFilter
+from pipelines.chat.grammars.constraints import path_to_end
+from pipelines.chat.steps.detokenize import Detokenizer, StopFilter
+from pipelines.chat.steps.sampling import SamplerState, sample
 from pipelines.chat.syntax.calls import CallFormat
 from pipelines.chat.syntax.families import BARE, HERMES
+from pipelines.chat.syntax.output_parser import OutputParser
 from pipelines.chat.syntax.output_syntax import OutputSyntax
 from pipelines.chat.syntax.pieces import Piece, ReasoningPiece, TextPiece, ToolCallPiece
-from pipelines.chat.tokens import TokenTable
+from pipelines.chat.syntax.tokens import TokenTable
 from pipelines.protocol.chat import ChatSampling
 from starters.chat.tokens import make_tokenizer
 

@@ -6,14 +6,14 @@ from typing import cast
 
 import pytest
 
-from pipelines.chat.checkpoint import ChatCheckpoint
-from pipelines.chat.detokenize import ChoiceOutput
-from pipelines.chat.kv_cache import KVCache
-from pipelines.chat.kv_pages import PAGE
-from pipelines.chat.length_rules import LengthRules
-from pipelines.chat.sampling import SamplerState
-from pipelines.chat.scheduler import Scheduler
-from pipelines.chat.sequence import Request, Sequence
+from pipelines.chat.loading.checkpoint import ChatCheckpoint
+from pipelines.chat.model.kv_cache import KVCache
+from pipelines.chat.model.kv_pages import PAGE
+from pipelines.chat.model.length_rules import LengthRules
+from pipelines.chat.steps.detokenize import ChoiceOutput
+from pipelines.chat.steps.sampling import SamplerState
+from pipelines.chat.steps.scheduler import Scheduler
+from pipelines.chat.steps.sequence import Request, Sequence
 from pipelines.protocol.chat import ChatEvent, ChatJob, ChatSampling
 from pipelines.protocol.images import Failed, Started
 from pipelines.protocol.tiers import ServiceTier

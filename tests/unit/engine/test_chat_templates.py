@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.chat.chat_template import ChatTemplates
-from pipelines.chat.prompts import Conversation, template_input, template_messages
-from pipelines.chat.thinking import asks_to_think, template_variables, unused_options
+from pipelines.chat.encoding import Conversation, template_input, template_messages
+from pipelines.chat.prompts.chat_template import ChatTemplates
+from pipelines.chat.prompts.thinking import asks_to_think, template_variables, unused_options
 from starters.chat.tokens import make_tokenizer
 from tests.support.chat_templates import FAMILIES
 from tests.support.conversations import CONVERSATIONS, ID, Message, call, result, said

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pipelines.chat.chunk_attention import attend_in_chunk
+from pipelines.chat.model.paged_attention import attend_in_chunk
 
 
 @pytest.mark.parametrize("key_heads", [1, 2, 6])

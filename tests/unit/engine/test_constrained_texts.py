@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.chat.constraints import Constraint
-from pipelines.chat.detokenize import ChoiceOutput
-from pipelines.chat.grammars import build_grammar
-from pipelines.chat.output_parser import OutputParser
-from pipelines.chat.sampling import SampledToken
+from pipelines.chat.grammars.building import build_grammar
+from pipelines.chat.grammars.constraints import Constraint
+from pipelines.chat.steps.detokenize import ChoiceOutput
+from pipelines.chat.steps.sampling import SampledToken
 from pipelines.chat.syntax.families import TABLE
+from pipelines.chat.syntax.output_parser import OutputParser
 from pipelines.chat.syntax.output_syntax import marker_text
-from pipelines.chat.tokens import TokenTable
+from pipelines.chat.syntax.tokens import TokenTable
 from pipelines.protocol.chat import ChatJob, ChatSpec, TextDelta
 from starters.chat.tokens import make_tokenizer
 from tests.support.chat_outputs import AFTER_ANSWER, BEFORE_ANSWER, CASES, TOOLS

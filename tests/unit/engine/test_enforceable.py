@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from pipelines.chat.constraints import Constraint
-from pipelines.chat.grammars import build_grammar
+from pipelines.chat.grammars.building import build_grammar
+from pipelines.chat.grammars.constraints import Constraint
 from pipelines.chat.syntax.output_syntax import OutputSyntax
-from pipelines.chat.tokens import TokenTable
+from pipelines.chat.syntax.tokens import TokenTable
 from pipelines.protocol.chat import ChatJob, ChatSpec
-from server.schemas.chat_tools import MAX_TOOLS
+from server.schemas.chat import MAX_TOOLS
 from starters.chat.tokens import make_tokenizer
 
 TOKENIZER = make_tokenizer([])

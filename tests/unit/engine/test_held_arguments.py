@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.chat.grammars import build_grammar
+from pipelines.chat.grammars.building import build_grammar
 from pipelines.chat.syntax.arguments import JsonArguments
 from pipelines.chat.syntax.families import TABLE
 from pipelines.chat.syntax.raw_strings import whole_text_regex

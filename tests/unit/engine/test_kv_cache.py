@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pipelines.chat.kv_cache import CacheWindow, KVCache, KVCacheLayer, split_by_length
-from pipelines.chat.kv_pages import PAGE, Lease
+from pipelines.chat.model.kv_cache import CacheWindow, KVCache, KVCacheLayer, split_by_length
+from pipelines.chat.model.kv_pages import PAGE, Lease
 
 LAYERS = 3
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from pipelines.chat.output_parser import OutputParser
 from pipelines.chat.syntax.calls import CONTENT
 from pipelines.chat.syntax.families import TABLE
 from pipelines.chat.syntax.nested import NestedArguments
+from pipelines.chat.syntax.output_parser import OutputParser
 from pipelines.chat.syntax.pieces import TextPiece, ToolCallPiece
 from tests.support.chat_outputs import CASES, CITY, TOOLS
 from tests.unit.engine.test_output_families import HEADED, NO_ORDER, Model

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.chat.constraints import Constraint
 from pipelines.chat.failures import InvalidRequest
-from pipelines.chat.grammars import build_grammar
+from pipelines.chat.grammars.building import build_grammar
+from pipelines.chat.grammars.constraints import Constraint
 from pipelines.chat.syntax.families import TABLE
 from pipelines.protocol.chat import ChatJob, ChatSpec, JsonFormat
 from tests.support.chat_outputs import CASES, CITY

@@ -7,18 +7,17 @@ from typing import Any
 
 import pytest
 
-from pipelines.chat.chat_template import ChatTemplates
-from pipelines.chat.constraints import Constraint, path_to_end
-from pipelines.chat.detokenize import ChoiceOutput
-from pipelines.chat.grammars import build_grammar
-from pipelines.chat.output_parser import OutputParser
-from pipelines.chat.sampling import SampledToken
+from pipelines.chat.grammars.building import build_grammar
+from pipelines.chat.grammars.constraints import Constraint, path_to_end
+from pipelines.chat.prompts.chat_template import ChatTemplates
+from pipelines.chat.steps.detokenize import ChoiceOutput
+from pipelines.chat.steps.sampling import SampledToken
 from pipelines.chat.syntax.calls import CONTENT
-from pipelines.chat.syntax.chosen import choose
-from pipelines.chat.syntax.families import TABLE
+from pipelines.chat.syntax.families import TABLE, choose
+from pipelines.chat.syntax.output_parser import OutputParser
 from pipelines.chat.syntax.output_syntax import OutputSyntax, ThoughtState, marker_text
 from pipelines.chat.syntax.pieces import TextPiece, ToolCallPiece
-from pipelines.chat.tokens import TokenTable
+from pipelines.chat.syntax.tokens import TokenTable
 from pipelines.protocol.chat import ChatJob, ChatSpec, JsonFormat, ReasoningDelta, TextDelta, ToolCallDelta
 from starters.chat.tokens import make_tokenizer
 from tests.support.chat_outputs import AFTER_ANSWER, BEFORE_ANSWER, CASES, CITY, TOOLS

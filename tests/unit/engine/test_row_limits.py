@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.checkpoints.work.weights import WeightsKey
+from pipelines.checkpoints.work.estimate import WeightsKey
 from pipelines.images.scheduling.row_limits import MIN_SAMPLES, RENEW_AFTER, PassShape, RowLimits
 from pipelines.protocol.images import Runtime, StepCache
 

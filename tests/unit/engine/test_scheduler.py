@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.checkpoints.work.weights import WeightsKey
-from pipelines.images.scheduling.device_timeline import Synchronous
+from pipelines.checkpoints.work.estimate import WeightsKey
 from pipelines.images.scheduling.fairness import RecentUse
 from pipelines.images.scheduling.row_limits import PassShape
-from pipelines.images.scheduling.scheduler import DeviceScheduler, DeviceTurn, ForwardRequest, Preempted, select_next
+from pipelines.images.scheduling.scheduler import (
+    DeviceScheduler,
+    DeviceTurn,
+    ForwardRequest,
+    Preempted,
+    Synchronous,
+    select_next,
+)
 from pipelines.protocol.images import Runtime
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.chat.schemas import tighten, tighten_parameters
+from pipelines.chat.syntax.schemas import tighten, tighten_parameters
 
 STRING = {"type": "string"}
 BOUND = {"type": "string", "maxLength": 9}

@@ -11,7 +11,7 @@ from server.dialects.gemini.schema import GenerateBody
 from server.errors import BadRequest
 from server.schemas import chat
 from server.schemas.chat import ChatBody
-from server.schemas.hosted_fields import refuse_unsupported
+from server.schemas.extra_fields import refuse_unsupported
 from server.schemas.images import GenerationBody
 from server.schemas.responses import ResponseBody
 from server.schemas.validation import validate

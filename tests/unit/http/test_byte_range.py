@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.http.byte_range import InvalidRange, OutsideOfFile, read_range
+from server.routes.files import InvalidRange, OutsideOfFile, read_range
 
 
 @pytest.mark.parametrize(

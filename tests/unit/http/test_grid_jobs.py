@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from server.errors import BadRequest
-from server.flows.comparison_grid import Recipe
+from server.flows.operators.comparison_grid import Recipe
 from tests.support.in_process import InProcess
 from tests.support.polling import eventually
 from tests.unit.http.operators import request, running

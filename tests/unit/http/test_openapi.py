@@ -52,21 +52,17 @@ from server.routes import (
     upscale,
     workers,
 )
-from server.schemas.admin import SwapRequest
+from server.schemas.admin import SleepRequest, SwapRequest, WakeRequest
 from server.schemas.batches import BatchBody
 from server.schemas.chat import ChatBody
 from server.schemas.checkpoints import AddRequest, InspectRequest, ProofRequest, RemoveRequest, VerifyRequest
 from server.schemas.conversations import AddItems, ChangeConversation, CreateConversation
 from server.schemas.images import EditForm, GenerationBody, UpscaleBody
-from server.schemas.keys import ChangeKey, CreateKey, RotateKey
-from server.schemas.moderation import ModerationTestRequest
-from server.schemas.moderations import ModerationBody
-from server.schemas.operators import CreateOperator
+from server.schemas.keys import ChangeKey, ChangeTeam, CreateKey, CreateTeam, RotateKey
+from server.schemas.moderation import ModerationBody, ModerationTestRequest
+from server.schemas.reports import CreateOperator, ResponseTitle
 from server.schemas.response_answers import message_item, reasoning_item, text_part
 from server.schemas.responses import CompactBody, ResponseBody
-from server.schemas.sleep import SleepRequest, WakeRequest
-from server.schemas.teams import ChangeTeam, CreateTeam
-from server.schemas.usage import ResponseTitle
 from server.settings import Settings
 from tests.support.openapi import Json, check, operations, response
 

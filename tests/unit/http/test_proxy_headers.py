@@ -8,8 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from server.http.proxy_headers import ProxyHeadersMiddleware, trusted_networks
-from server.http.public_address import own_address
+from server.http.public_address import ProxyHeadersMiddleware, own_address, trusted_networks
 
 TRUSTED = trusted_networks("10.0.0.1, 192.0.2.0/24,/run/a.sock")
 PROXY, STRANGER = ("10.0.0.1", 5), ("203.0.113.9", 5)

@@ -17,8 +17,8 @@ from server.accounts.keys import revoke_key
 from server.accounts.teams import create_team
 from server.backends import oidc
 from server.errors import StartError
-from server.flows.sign_in import Access, build_sign_in
-from server.http.proxy_headers import TRUSTED_BY_DEFAULT, ProxyHeadersMiddleware, trusted_networks
+from server.flows.operators.sign_in import Access, build_sign_in
+from server.http.public_address import TRUSTED_BY_DEFAULT, ProxyHeadersMiddleware, trusted_networks
 from server.settings import Settings
 from tests.support.in_process import InProcess, in_process
 

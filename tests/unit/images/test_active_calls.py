@@ -12,9 +12,8 @@ from pipelines.protocol.images import EncodedImage, Preview, Progress, Started
 from server.accounts.calls import CallId
 from server.errors import BadRequest, EngineFailure, Overloaded
 from server.schemas.images import ImageAnswer, Usage
-from server.state.active_calls import ActiveCall, ActiveCalls
-from server.state.detached_task import FOREVER
-from server.state.image_result import ImageResult, ImageShape
+from server.state.active_calls import ActiveCall, ActiveCalls, ImageResult, ImageShape
+from server.state.tasks import FOREVER
 from tests.support.polling import eventually
 
 SHAPE = ImageShape("256x256", "high", "png")

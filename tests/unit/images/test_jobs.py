@@ -16,8 +16,8 @@ from server.accounts.db import Database
 from server.accounts.ledger import BilledCall, Ledger
 from server.accounts.tables import EntryRow, KeyRow
 from server.state.active_calls import ActiveCall
-from server.state.detached_task import CancelReason
 from server.state.image_backlog import Backlog
+from server.state.tasks import CancelReason
 from server.telemetry.crash_points import CrashPoints
 from tests.support.image_jobs import image_job
 from tests.support.in_process import InProcess, in_process, png

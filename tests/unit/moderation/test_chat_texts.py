@@ -12,7 +12,7 @@ from server.flows.chat.moderation import chat_texts, upstream_texts
 from server.flows.chat.parse import parse_chat
 from server.flows.chat.run import ChatRunner
 from server.schemas.chat_messages import MAX_TEXT
-from server.state.background_tasks import BackgroundTasks
+from server.state.tasks import BackgroundTasks
 from server.telemetry.metrics import Metrics
 from server.telemetry.tracing import Tracing
 

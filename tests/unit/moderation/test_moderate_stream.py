@@ -28,8 +28,8 @@ from server.flows import moderation
 from server.flows.chat.run import ChatRunner
 from server.flows.moderation import ModerationContext, Moderator
 from server.moderation.policy import load_policy
-from server.state.background_tasks import BackgroundTasks
-from server.state.served_policy import ServedPolicy
+from server.state.served import ServedPolicy
+from server.state.tasks import BackgroundTasks
 from server.telemetry.metrics import Metrics
 from server.telemetry.tracing import Tracing
 

@@ -12,7 +12,7 @@ from openai import AsyncOpenAI
 from sqlalchemy import func, select
 
 from server.accounts.tables import RefusalRow
-from server.flows.moderations import CATEGORIES
+from server.flows.moderation import CATEGORIES
 from tests.support.in_process import InProcess, in_process, png
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

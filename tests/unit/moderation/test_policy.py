@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from server.moderation.normalisation import IGNORABLE, normalise, skeleton
+from server.moderation.matching import IGNORABLE, normalise, skeleton
 from server.moderation.policy import Policy, PolicyError, load_policy
 
 GROUPS = ("alpha-group", "beta-group")

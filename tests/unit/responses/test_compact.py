@@ -21,7 +21,7 @@ from server.flows.responses.context import build_context
 from server.flows.responses.items import to_stored
 from server.schemas.response_items import Item
 from server.schemas.responses import CompactBody
-from server.state.served_catalog import ServedCatalog
+from server.state.served import ServedCatalog
 
 ITEM: TypeAdapter[Any] = TypeAdapter(Item)
 

@@ -9,9 +9,8 @@ from pydantic import TypeAdapter
 
 from server.flows.responses.context import build_context
 from server.flows.responses.items import PREFIXES, to_stored
-from server.schemas.hosted_items import HostedItem
 from server.schemas.response_answers import InputItem
-from server.schemas.response_items import Item
+from server.schemas.response_items import HostedItem, Item
 from tests.support.in_process import InProcess, in_process
 
 CODE = {

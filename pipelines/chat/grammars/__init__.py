@@ -1,0 +1,1 @@
+"""What an answer must obey: schemas as grammars, and the tokens that may come next."""

@@ -1,0 +1,1 @@
+"""A chat checkpoint's files, and its model in memory."""

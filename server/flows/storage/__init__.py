@@ -1,0 +1,1 @@
+"""Whose the storage of images is, and what is swept from it."""
