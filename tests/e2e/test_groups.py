@@ -41,7 +41,7 @@ def draw(server: Server) -> None:
 
 def follower(server: Server) -> int:
     """The second process of the image worker."""
-    (found,) = [pid for pid in group(server.readiness()["image"][0]["worker_pid"]) if b"follower" in command_of(pid)]
+    (found,) = [pid for pid in group(server.readiness()["image"][0]["worker_pid"]) if b"rank_main" in command_of(pid)]
     return found
 
 

@@ -82,7 +82,7 @@ def worker_processes(server: Server) -> dict[str, int]:
         except OSError:  # it has ended
             continue
         if fields["PPid"] == str(server.process.pid) and b"pipelines.worker" in command:
-            found[command[4].decode()] = int(fields["VmRSS"].split()[0]) * 1024
+            found[command[command.index(b"pipelines.worker") + 2].decode()] = int(fields["VmRSS"].split()[0]) * 1024
     return found
 
 

@@ -43,7 +43,7 @@ def hold_tokens(monkeypatch: pytest.MonkeyPatch, module: str, may_go_on: Callabl
         step = next(steps)
         _wait_until(lambda: may_go_on(step))
 
-    monkeypatch.setattr(f"pipelines.chat.{module}.sample_step", held)
+    monkeypatch.setattr(f"pipelines.chat.steps.{module}.sample_step", held)
 
 
 def _wait_until(condition: Callable[[], object]) -> None:
