@@ -5,6 +5,15 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+LEFT_TO_SERVER = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGQUIT,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+
 
 @contextmanager
 def importing() -> Iterator[None]:
@@ -16,16 +25,6 @@ def importing() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-LEFT_TO_SERVER = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGQUIT,
-    signal.SIGHUP,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-)
 
 
 def leave_signals_to_server() -> None:

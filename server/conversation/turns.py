@@ -11,6 +11,9 @@ from typing import Any, Literal
 
 from pipelines.protocol.chat import join_texts
 
+Json = dict[str, Any]
+MARK = "[image]"  # in an image's place: a model may say that it saw none
+
 
 class CallIds:
     """The calls of one conversation, in their order. `waiting` are the ids of those that have no result so far."""
@@ -42,10 +45,6 @@ class CallIds:
         if call_id in self.waiting:
             self.waiting.remove(call_id)
         return call_id
-
-
-Json = dict[str, Any]
-MARK = "[image]"  # in an image's place: a model may say that it saw none
 
 
 @dataclass(frozen=True, slots=True)
