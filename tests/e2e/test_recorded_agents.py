@@ -13,7 +13,7 @@ from tests.unit.clients.test_recorded import RECORDED, SHELL
 
 pytestmark = pytest.mark.nightly
 ANSWER = "DONE. I have answered."
-ARGUMENTS = {"command": "echo hello"}
+COMMAND = {name: "cmd" if name == "codex" else "command" for name in SHELL}  # an argument that the tool's schema has
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         (weights / starter).mkdir()
     tables = [f'default = "{next(iter(SHELL))}"\n']
     for client, tool in SHELL.items():
-        make_scripted(weights / client, tool, ARGUMENTS, ANSWER)
+        make_scripted(weights / client, tool, {COMMAND[client]: "echo hello"}, ANSWER)
         tables.append(f'[[models]]\nname = "{client}"\ncheckpoint = "{client}"\ntools = true\n')
     running = chat_server(home, weights, "\n".join(tables)).start()
     yield running
