@@ -4,16 +4,18 @@ import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
 from pipelines.checkpoints.work.estimate import Speeds
-from pipelines.images.denoising.step_observer import Pixels
 from pipelines.images.scheduling.batching import EngineJob, Row
 from pipelines.protocol.finished_image import encode_file
 from pipelines.protocol.images import EncodedImage, Encoding, Finished, Preview
 from pipelines.protocol.pixels import pixels_digest
+
+if TYPE_CHECKING:  # it imports torch, which plain workers do without
+    from pipelines.images.denoising.step_observer import Pixels
 
 
 class JobFiles:
@@ -33,7 +35,7 @@ class JobFiles:
         """End the threads, after the work that waits for them."""
         self._threads.shutdown()
 
-    def encode(self, row: Row, pixels: Pixels) -> None:
+    def encode(self, row: Row, pixels: "Pixels") -> None:
         """Encode an image; the last one of a job finishes it."""
         active = self._jobs.get(row.job.id)
         if active is None or active.done:
@@ -43,7 +45,7 @@ class JobFiles:
         )
         future.add_done_callback(lambda future: self._on_encoded(active, row, future))
 
-    def encode_preview(self, row: Row, number: int, pixels: Pixels) -> None:
+    def encode_preview(self, row: Row, number: int, pixels: "Pixels") -> None:
         """Encode preview `number` of an image, and emit it after those that were drawn before."""
         active = self._jobs.get(row.job.id)
         if active is None or active.done:
@@ -86,7 +88,7 @@ class JobFiles:
         active.emit(Finished(files, active.device_s, unit_s, active.merged, active.found))
 
 
-def encode(pixels: Pixels, encoding: Encoding, metadata: Mapping[str, Any], seed: int) -> EncodedImage:
+def encode(pixels: "Pixels", encoding: Encoding, metadata: Mapping[str, Any], seed: int) -> EncodedImage:
     """Encode an image, with the generation parameters as metadata. Raises NoTransparency."""
     data = encode_file(Image.fromarray(pixels), encoding, {**metadata, "seed": seed})
     height, width = pixels.shape[:2]

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 from pipelines.protocol.python_command import python_command
@@ -28,3 +29,9 @@ def test_no_other_code_starts_a_python() -> None:
     files = [file for folder in ("server", "pipelines") for file in (REPOSITORY / folder).rglob("*.py")]
     named = {str(file.relative_to(REPOSITORY)) for file in files if re.search(r"sys\.executable", file.read_text())}
     assert named <= NOT_BY_IT
+
+
+def test_plain_workers_start_without_torch() -> None:
+    code = "import sys, benchmarks.plain_worker; print({'torch', 'diffusers', 'transformers'} & sys.modules.keys())"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert ended.stdout == "set()\n"
