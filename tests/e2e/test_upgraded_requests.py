@@ -18,7 +18,7 @@ from tests.e2e.test_images_by_sdk import image
 from tests.support.harness import PLAIN, REPOSITORY, Server, assert_clean, until
 from tests.support.shared import make_once
 
-PREVIOUS = "1462d6fdbe3449a5b5e3feef0409d1bc89187d5c"  # the version before this one: change it once this one has landed
+PREVIOUS = "0642a504f319d0385410140114c2fbb5c8cdf94e"  # the version before this one: change it once this one has landed
 EDITS = "/v1/images/edits"
 GEMINI = "/v1beta/models/alpha-image-2-count:generateContent"
 SAID = [{"role": "user", "content": "a boat"}]
@@ -53,7 +53,7 @@ def previous() -> Path:
 
 def _extract(folder: Path) -> None:
     archive = ["git", "archive", "--output", str(folder / "code.tar"), PREVIOUS]
-    subprocess.run([*archive, "server", "pipelines", "benchmarks", "starters"], cwd=REPOSITORY, check=True)
+    subprocess.run([*archive, "darkroom", "server", "pipelines", "benchmarks", "starters"], cwd=REPOSITORY, check=True)
     subprocess.run(["tar", "-xf", "code.tar"], cwd=folder, check=True)
 
 
@@ -104,7 +104,7 @@ def test_what_is_sent_again_after_an_upgrade_is_not_drawn_again(tmp_path: Path, 
     sent = {**KEYED, "edit": (EDITS, {key: str(value) for key, value in IMAGE.items()})}
     lines = [{"custom_id": f"{n}", "url": IMAGES, "body": {**IMAGE, "prompt": f"{n}", "n": 1}} for n in range(3)]
     with on_database(tmp_path, database, PLAIN) as server:
-        server.code, server.program = previous, PLAIN.replace("darkroom", "server")  # as that version calls it
+        server.code = previous
         server.start()
         before = {name: send(server, *call, name) for name, call in sent.items()}
         assert {name: answer.text for name, answer in before.items() if answer.status_code >= 300} == {}
@@ -113,7 +113,7 @@ def test_what_is_sent_again_after_an_upgrade_is_not_drawn_again(tmp_path: Path, 
         server.stop()
         forget_answers(server)
 
-        server.code, server.program = REPOSITORY, PLAIN
+        server.code = REPOSITORY
         server.start()
         drawn = len(sent) - len(FREE) + len(lines) + 1
         assert charged(server) == drawn
