@@ -86,8 +86,8 @@ def _scheduler_value(value: Any) -> Scalar:
 SchedulerValue = Annotated[Scalar, PlainValidator(_scheduler_value)]
 
 
-class QualityTier(Strict):
-    """One quality."""
+class QualitySteps(Strict):
+    """The steps of one quality."""
 
     steps: Annotated[int, Field(ge=1, le=200)]
 
@@ -98,15 +98,15 @@ class QualityTable(Strict):
 
     default: Literal["low", "medium", "high"]
     """What a request without `quality` gets."""
-    low: QualityTier
+    low: QualitySteps
     """`{ steps = N }`, 1 to 200."""
-    medium: QualityTier
+    medium: QualitySteps
     """As `low`."""
-    high: QualityTier
+    high: QualitySteps
     """As `low`."""
-    xhigh: QualityTier | None = None
+    xhigh: QualitySteps | None = None
     """As `low`. Without it such a request gets the best quality of the table."""
-    max: QualityTier | None = None
+    max: QualitySteps | None = None
     """As `xhigh`."""
     standard: QualityName = "medium"
     """Which of the others dall-e's `standard` means."""

@@ -12,6 +12,7 @@ from typing import Any, Literal
 REQUEST = struct.Struct(">IQ")  # the lengths of the JSON text and of the file
 ANSWER = struct.Struct(">I")
 MAX_ANSWER_BYTES = 64 * 1024
+MAX_PX = 64_000_000  # of a file that a decoder reads, as it says of itself
 ImageErrorCode = Literal["invalid_image_file", "image_too_large"]
 Json = Mapping[str, Any]
 

@@ -22,9 +22,8 @@ from server.backends.decoding.colours import (
     profile_of_camera,
     to_srgb,
 )
-from server.backends.decoding.messages import ImageError
+from server.backends.decoding.messages import MAX_PX, ImageError
 
-MAX_SOURCE_PX = 64_000_000
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 ALPHA_MODES = ("RGBA", "LA", "PA", "RGBa", "La")
 SMALL_MODES = {"1": 1, "L": 1, "P": 1, "I;16": 2}  # bytes of a pixel in memory; 4 in the others, RGB included
@@ -132,14 +131,14 @@ def _open_image(data: bytes, facts: ImageFileInfo, max_bytes: int) -> Iterator[I
     """Open the image, with only its header read. The errors that Pillow raises for bad files become ImageErrors."""
     if not data:
         raise ImageError("The file is empty.")
-    if facts.canvas_px <= MAX_SOURCE_PX:  # else the size is reported below
+    if facts.canvas_px <= MAX_PX:  # else the size is reported below
         _check_memory(len(data) + WEBP_BYTES_PER_PX * facts.canvas_px, max_bytes)  # opening one takes its canvases
     if facts.bad_profile is not None:
         data = data[: facts.bad_profile.start] + data[facts.bad_profile.stop :]
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            if image.width * image.height > MAX_SOURCE_PX:
-                limit = f"at most {MAX_SOURCE_PX // 1_000_000} megapixels are accepted"
+            if image.width * image.height > MAX_PX:
+                limit = f"at most {MAX_PX // 1_000_000} megapixels are accepted"
                 raise ImageError(f"The image is {image.width}x{image.height}; {limit}.", "image_too_large")
             yield image
     except Image.DecompressionBombError as error:

@@ -21,7 +21,7 @@ import structlog
 from pipelines.protocol.images import Encoding
 from pipelines.protocol.raw_image_file import RawImageFile
 from server.backends.decoding.fair_semaphore import FairSemaphore
-from server.backends.decoding.messages import ImageError
+from server.backends.decoding.messages import MAX_PX, ImageError
 from server.backends.decoding.process import Decoder, DecoderDied
 from server.errors import StorageFailed
 
@@ -30,7 +30,6 @@ log = structlog.stdlib.get_logger("darkroom.decoding")
 MAX_DECODERS = 2
 NAME = re.compile(r"[0-9a-f]{32}")  # of a file of decoded pixels
 IDLE_S = 60.0  # after which an unused decoder is ended
-MAX_DRAWN_PX = 64_000_000  # as many as a decoder accepts at all: what is finished is not scaled down first
 SILENCE_S = 120.0  # much longer than CPU_LIMIT_S, which is processor time
 CRASHES = {-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGFPE, -signal.SIGILL}
 TOO_SLOW = "The image takes too long to decode. Save it again as a baseline JPEG or as PNG, or make it smaller."
@@ -112,7 +111,8 @@ class DecoderPool:
         """Turn an image that another server drew into a file of ours: at `size` (width, height in px; None leaves it),
         with our metadata alone. Raises ImageError, also for one of another shape, DecoderFailed, StorageFailed."""
         wanted = {"size": size, "encoding": asdict(encoding), "metadata": dict(metadata)}
-        return await self._to_file(owner, {"max_area_px": MAX_DRAWN_PX, "finish": wanted}, data)
+        whole = {"max_area_px": MAX_PX, "finish": wanted}  # what is finished is not scaled down first
+        return await self._to_file(owner, whole, data)
 
     async def _to_file(self, owner: str, task: Mapping[str, Any], data: bytes) -> bytes:
         """Return the file that a decoder makes of an image, with its alpha channel."""
