@@ -15,6 +15,7 @@ from tests.support.harness import REPOSITORY, Server
 from tests.support.tiny_families import make_family
 from tests.support.tiny_server import CATALOG, IMAGES
 
+pytestmark = pytest.mark.nightly  # of one process that draws and edits: tests/e2e/test_wheel.py
 MODEL = "alpha-image-2-count"
 BODY = {"model": MODEL, "prompt": "a boat", "size": "256x256", "quality": "low", "response_format": "b64_json"}
 TWO_PROCESSES = f"{IMAGES}\n[runtime]\ngpus = 2\n"

@@ -159,6 +159,7 @@ def test_a_lost_word_of_a_call_in_the_background_is_said_again(server: Server) -
     assert answers[0].json()["id"] != answers[1].json()["id"]
 
 
+@pytest.mark.nightly  # with a key: tests/e2e/test_retries.py
 def test_a_charge_before_a_crash_is_delivered_after_it(server: Server) -> None:
     """Also to whom sends neither an Idempotency-Key nor any other header."""
     before, settings, body = charges(server), server.settings, body_of(IMAGES, "a crash")

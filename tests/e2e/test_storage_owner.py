@@ -48,6 +48,20 @@ def status(server: Server, path: str) -> int:
     return httpx.get(f"{server.base}{path}", trust_env=False).status_code
 
 
+def test_a_server_with_another_database_removes_nothing(tmp_path: Path, tiny: tuple[Path, Path], shared: Path) -> None:
+    production = make(tmp_path / "home", tiny, shared).start()
+    draw(production)
+    production.stop()
+    before = images(shared)
+    typo = make(tmp_path / "home", tiny, shared, database=f"sqlite:///{tmp_path / 'typo.db'}").start()
+    assert "belongs to another database" in typo.log
+    refused = typo.darkroom("store", "sweep", "--unknown")
+    assert (refused.returncode, "belongs to another database" in refused.stderr) == (1, True)
+    typo.stop()
+    assert images(shared) == before
+
+
+@pytest.mark.nightly
 def test_a_mistyped_database_and_a_rehearsed_restore_lose_nothing(
     tmp_path: Path, tiny: tuple[Path, Path], shared: Path
 ) -> None:
@@ -92,6 +106,7 @@ def test_a_mistyped_database_and_a_rehearsed_restore_lose_nothing(
     production.stop()
 
 
+@pytest.mark.nightly
 def test_a_database_of_yesterday_takes_the_storage_over_when_told(
     tmp_path: Path, tiny: tuple[Path, Path], shared: Path
 ) -> None:

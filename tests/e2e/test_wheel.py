@@ -1,5 +1,6 @@
 """The wheel, installed into an empty environment: it starts in a folder elsewhere, with its starters and without a
-checkout, a later start keeps the catalog that was edited meanwhile, and other packages are in nobody's way."""
+checkout, a later start keeps the catalog that was edited meanwhile, other packages are in nobody's way, and no module
+of the folder is executed."""
 
 import contextlib
 import io
@@ -21,8 +22,7 @@ from PIL import Image
 from tests.support.harness import CALL_LIMIT_S, REPOSITORY, START_LIMIT_S, free_port
 
 MODEL = "beta-2.5-flash-image-count"
-
-
+IN_THE_FOLDER = ("server.py", "pipelines.py", "darkroom.py", "PIL.py", "torch.py", "numpy.py", "json.py", "token.py")
 WANTED = ("--no-deps", "--quiet", "--disable-pip-version-check")
 FOREIGN = {  # what another package installs
     "server/__init__.py": "raise ImportError('foreign')\n",
@@ -55,13 +55,16 @@ def install(environment: Path, *wheels: Path) -> Path:
 
 
 @contextlib.contextmanager
-def serving(darkroom: Path, folder: Path) -> Iterator[httpx.Client]:
-    """Run `darkroom serve` in an empty folder, with the data in another, until it is ready; then stop it."""
+def serving(darkroom: Path, folder: Path, page: str) -> Iterator[httpx.Client]:
+    """Run `darkroom serve` in a folder with somebody else's modules, and the data in another, until it shows this page;
+    then stop it."""
     port, data = free_port(), folder / "user data"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("DARKROOM_", "PYTHON"))}
     environment |= {"XDG_DATA_HOME": str(data), "DARKROOM_PORT": str(port), "DARKROOM_DEVICE": "cpu"}
     elsewhere = folder / "elsewhere"
     elsewhere.mkdir(exist_ok=True)
+    for name in IN_THE_FOLDER:
+        (elsewhere / name).write_text("print(__name__, file=open('executed', 'a'))\n")
     log = folder / "log"
     with log.open("ab") as output:
         command = [str(darkroom), "serve"]
@@ -69,7 +72,7 @@ def serving(darkroom: Path, folder: Path) -> Iterator[httpx.Client]:
     try:
         base = f"http://127.0.0.1:{port}"
         end = time.monotonic() + START_LIMIT_S
-        while not _is_ready(base):
+        while not _shows(f"{base}{page}"):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < end, log.read_text()
             time.sleep(0.2)
@@ -77,15 +80,15 @@ def serving(darkroom: Path, folder: Path) -> Iterator[httpx.Client]:
         headers = {"Authorization": f"Bearer {key}"}
         with httpx.Client(base_url=base, headers=headers, timeout=CALL_LIMIT_S, trust_env=False) as client:
             yield client
-        assert list(elsewhere.iterdir()) == []
+        assert {file.name for file in elsewhere.iterdir()} == set(IN_THE_FOLDER)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(START_LIMIT_S)
 
 
-def _is_ready(base: str) -> bool:
+def _shows(url: str) -> bool:
     try:
-        return httpx.get(f"{base}/readyz", timeout=60, trust_env=False).status_code == 200
+        return httpx.get(url, timeout=60, trust_env=False).status_code == 200
     except httpx.HTTPError:
         return False
 
@@ -106,7 +109,7 @@ def darkroom(request: pytest.FixtureRequest, wheel: Path, tmp_path: Path) -> Ite
 
 def test_an_installed_wheel_draws_with_its_starters_and_keeps_an_edited_catalog(darkroom: Path, tmp_path: Path) -> None:
     home = tmp_path / "user data" / "darkroom"
-    with serving(darkroom, tmp_path) as client:
+    with serving(darkroom, tmp_path, "/readyz") as client:
         body = {"model": MODEL, "prompt": "a red boat at sea", "size": "512x512", "seed": 3, "response_format": "url"}
         answer = client.post("/v1/images/generations", json=body).raise_for_status().json()
         file = client.get(answer["data"][0]["url"]).raise_for_status().content
@@ -119,7 +122,7 @@ def test_an_installed_wheel_draws_with_its_starters_and_keeps_an_edited_catalog(
         assert MODEL in {model["id"] for model in client.get("/v1/models").json()["data"]}
     for catalog in (home / "model_configs").glob("*.toml"):
         catalog.write_text(catalog.read_text().replace(MODEL, f"{MODEL}-mine"))
-    with serving(darkroom, tmp_path) as client:
+    with serving(darkroom, tmp_path, "/healthz") as client:
         names = {model["id"] for model in client.get("/v1/models").json()["data"]}
         assert f"{MODEL}-mine" in names
         assert MODEL not in names
