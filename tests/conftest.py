@@ -12,12 +12,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import certifi
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.support.shared import VARIABLE
+from tests.support.shared import VARIABLE, trust_one_certificate
 
 gc.disable()  # until all tests are imported: a quarter of the time of a run went to looking through what stays
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes of tests share two cores, and so do their servers
@@ -33,7 +32,6 @@ FOLDERS = ("e2e", "real", "engines", "simulated_gpu", "gpu", "unit")  # the quic
 SESSION_SERVERS = ("chat", "responses_server", "server", "tiny_server")  # fixtures of tests/e2e/conftest.py
 FILES_A_TURN = 4
 ENDS_AT = pytest.StashKey[float]()
-CERTIFICATES = "certificates.pem"
 SERVERS = "servers.json"  # in the shared folder: the server of each test that uses one of the session
 
 
@@ -51,11 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[VARIABLE] = folder.name
         config.add_cleanup(folder.cleanup)
         config.add_cleanup(lambda: os.environ.pop(VARIABLE))
-        first, end, _ = Path(certifi.where()).read_text().partition("-----END CERTIFICATE-----\n")
-        (Path(folder.name) / CERTIFICATES).write_text(first + end)
-    # Each of the thousands of clients reads all certificates, for a twentieth of a second: those of tests need none
-    trusted = str(Path(os.environ[VARIABLE]) / CERTIFICATES)
-    certifi.where = lambda: trusted
+    trust_one_certificate()
 
 
 class ByFileAndServer(LoadScopeScheduling):

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pipelines.protocol.processes import importing
 from server.data_folders import REPOSITORY
+from tests.support.shared import trust_one_certificate
 
 LIMIT_S = 120
 
@@ -124,6 +125,7 @@ def _import_all() -> None:
         if not module.name.startswith("server.accounts.migrations"):
             with contextlib.suppress(ImportError):  # of an extra that is not installed
                 importlib.import_module(module.name)
+    trust_one_certificate()
     configure_mappers()
     newest_schema()
 

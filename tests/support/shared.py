@@ -6,13 +6,28 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import certifi
+
 VARIABLE = "SHARED_BY_TESTS"  # names the folder, which lives as long as the run
+FIRST = "first.pem"
 
 
 def shared_folder() -> Path | None:
     """Return the folder of this test run, or None outside of one, as in a benchmark."""
     folder = os.environ.get(VARIABLE)
     return Path(folder) if folder else None
+
+
+def trust_one_certificate() -> None:
+    """Let new clients of httpx read one certificate. Those of tests need none, and to read all of certifi's takes each
+    a twentieth of a second."""
+    certificates = make_once("certificates", _write_first_certificate) / FIRST
+    certifi.where = lambda: str(certificates)
+
+
+def _write_first_certificate(folder: Path) -> None:
+    first, end, _ = Path(certifi.where()).read_text().partition("-----END CERTIFICATE-----\n")
+    (folder / FIRST).write_text(first + end)
 
 
 def make_once(name: str, make: Callable[[Path], object]) -> Path:

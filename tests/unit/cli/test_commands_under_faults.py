@@ -313,6 +313,7 @@ def test_a_port_in_use_and_an_unknown_host(place: Place) -> None:
     assert "nowhere.invalid" in asked.errors
 
 
+@pytest.mark.daily("200-{}", "502*")
 @pytest.mark.parametrize(("status", "body"), [(200, b"hello"), (200, b"{}"), (502, b"<html>"), (401, b'{"error": 1}')])
 def test_another_program_at_the_port(place: Place, status: int, body: bytes) -> None:
     class Other(BaseHTTPRequestHandler):
