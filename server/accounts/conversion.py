@@ -21,7 +21,7 @@ def fill_from_sqlite(url: URL, copy: Path) -> None:
 
 
 def _copy_rows(source: Database, target: Database) -> None:
-    tables = all_tables()
+    tables = all_tables().sorted_tables  # each after those that its rows refer to
     with source.read() as rows, target.write() as session:
         for table in reversed(tables):
             session.execute(delete(table))

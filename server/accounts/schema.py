@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import Connection, MetaData
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -36,9 +36,10 @@ def schema_problem(version: str | None) -> str | None:
     )
 
 
+@cache
 def is_newer(version: str) -> bool:
     """Return whether a database is of a later version than this code: its last migration is none of ours."""
-    return version not in _known_revisions()
+    return version not in {script.revision for script in _scripts().walk_revisions()}
 
 
 def upgrade(connection: Connection) -> None:
@@ -50,26 +51,17 @@ def upgrade(connection: Connection) -> None:
     command.upgrade(config, "head")
 
 
-def all_tables() -> list[Table]:
-    """Return the tables of this version, each after those that its rows refer to."""
-    from server.accounts import (  # noqa: F401
-        operator_tables,
-        response_tables,
-        result_tables,
-    )
+def all_tables() -> MetaData:
+    """Return the tables of this version."""
+    from server.accounts import operator_tables, response_tables, result_tables  # noqa: F401
     from server.accounts.tables import Base
 
-    return list(Base.metadata.sorted_tables)
+    return Base.metadata
 
 
 def table_names() -> set[str]:
     """Return the names of all tables that a database of this version has."""
-    return {*(table.name for table in all_tables()), "alembic_version"}
-
-
-@cache
-def _known_revisions() -> frozenset[str]:
-    return frozenset(script.revision for script in _scripts().walk_revisions())
+    return {*all_tables().tables, "alembic_version"}
 
 
 def _scripts() -> "ScriptDirectory":

@@ -2,14 +2,9 @@
 
 from alembic import context
 
-from server.accounts import (  # noqa: F401
-    operator_tables,
-    response_tables,
-    result_tables,
-)
-from server.accounts.tables import Base
+from server.accounts.schema import all_tables
 
 context.configure(
-    connection=context.config.attributes["connection"], target_metadata=Base.metadata, render_as_batch=True
+    connection=context.config.attributes["connection"], target_metadata=all_tables(), render_as_batch=True
 )
 context.run_migrations()

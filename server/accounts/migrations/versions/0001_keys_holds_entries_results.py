@@ -5,8 +5,6 @@ from alembic import op
 
 revision = "0001"
 down_revision = None
-branch_labels = None
-depends_on = None
 
 BIG = sa.BigInteger()
 MAY_NOT_CHANGE = "ledger entries are append-only"

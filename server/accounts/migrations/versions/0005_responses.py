@@ -5,8 +5,6 @@ from alembic import op
 
 revision = "0005"
 down_revision = "0004"
-branch_labels = None
-depends_on = None
 
 STATES = "state IN ('queued', 'in_progress', 'completed', 'incomplete', 'failed', 'cancelled')"
 

@@ -10,8 +10,6 @@ from server.accounts.paging import month_start
 
 revision = "0010"
 down_revision = "0009"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:

@@ -8,8 +8,6 @@ from server.accounts.paging import month_end, month_start
 
 revision = "0014"
 down_revision = "0013"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:

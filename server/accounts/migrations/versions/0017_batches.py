@@ -5,8 +5,6 @@ from alembic import op
 
 revision = "0017"
 down_revision = "0016"
-branch_labels = None
-depends_on = None
 
 STATES = "state IN ('in_progress', 'cancelling', 'completed', 'cancelled', 'expired')"
 

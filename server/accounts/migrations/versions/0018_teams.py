@@ -9,8 +9,6 @@ from alembic import op
 
 revision = "0018"
 down_revision = "0017"
-branch_labels = None
-depends_on = None
 
 COUNTS = ("chats", "prompt_tokens", "completion_tokens")
 
