@@ -79,14 +79,6 @@ async def describe_gateways(
 
     states = await asyncio.gather(*(state_of(report) for report in reports))
     return [
-        GatewayCard(
-            id=report.owner,
-            url=report.url,
-            asked=report.owner == gateways.owner,
-            started_at=report.started_at,
-            alive=report.alive,
-            catalog_version=report.catalog_version,
-            state=state,
-        )
+        GatewayCard.describe(report, id=report.owner, asked=report.owner == gateways.owner, state=state)
         for report, state in zip(reports, states, strict=True)
     ]

@@ -137,5 +137,5 @@ async def _answer(request: Request, jobs: CatalogJobs, job_id: str) -> Response:
     if wants_async(request):
         headers = {"Location": f"/admin/swaps/{job_id}", "Preference-Applied": "respond-async"}
         return Response(jobs.show(job_id).model_dump_json(), 202, headers, "application/json")
-    change = CatalogChange.model_validate(await jobs.wait(job_id), from_attributes=True)
+    change = CatalogChange.describe(await jobs.wait(job_id))
     return Response(change.model_dump_json(), media_type="application/json")

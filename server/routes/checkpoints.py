@@ -66,10 +66,8 @@ async def list_checkpoints(services: ServicesDep) -> CheckpointList:
         state = next((state for state in states if state.state == "failed"), states[0] if states else None)
         is_shared = len({(state.state, state.detail) for state in states}) > 1
         cards.append(
-            CheckpointCard(
-                name=each.name,
-                bytes=each.bytes,
-                models=list(each.models),
+            CheckpointCard.describe(
+                each,
                 state=_state(services, state) if state else each.state,
                 detail="" if state is None else f"{state.spec.source}: {state.detail}" if is_shared else state.detail,
                 verifiable=each.has_manifest,
@@ -122,13 +120,8 @@ async def add(body: Added, services: ServicesDep, by: OperatorName) -> NewCheckp
         added = await asyncio.to_thread(lambda: services.operations.checkpoints.add(body.checkpoint, **fields))
     details, database = {"models": list(added.models), "checkpoint": body.checkpoint}, services.stores.database
     await database.in_writer(record_change, database, by, "checkpoint.add", str(added.file), **details)
-    return NewCheckpoint(
-        file=str(added.file),
-        text=added.text,
-        models=list(added.models),
-        manifest=str(added.manifest) if added.manifest else None,
-        needs=list(added.needs),
-    )
+    manifest = str(added.manifest) if added.manifest else None
+    return NewCheckpoint.describe(added, file=str(added.file), manifest=manifest)
 
 
 @router.post("/verify", response_description="Each file.", responses=errors(404))
@@ -138,7 +131,7 @@ async def verify(body: Verified, services: ServicesDep) -> Verification:
     Reads every file of a checkpoint and compares it with the manifest that was written when it was added.
     """
     checked = await asyncio.to_thread(services.operations.checkpoints.verify, body.checkpoint)
-    files = [CheckedFile.model_validate(each, from_attributes=True) for each in checked]
+    files = [CheckedFile.describe(each) for each in checked]
     return Verification(unchanged=all(each.state == "unchanged" for each in checked), files=files)
 
 

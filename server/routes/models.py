@@ -80,20 +80,14 @@ def _image_card(model: ImageModel, services: Services) -> ModelCard:
     inputs: list[Modality] = ["text", "image"] if max_references else ["text"]
     if model.checkpoint.conditioning == "upscale":
         inputs, max_references = ["image"], 0
-    return ModelCard(
+    return ModelCard.describe(
+        model,
         id=model.name,
-        created=model.created,
-        owned_by=model.owned_by,
         architecture=Architecture(input_modalities=inputs, output_modalities=["image"]),
         aliases=_aliases(services.served.catalog.current.aliases, model.name),
         family=model.checkpoint.family,
-        group=model.group,
-        tier=model.tier,
-        ratios=list(model.ratios),
         sizes={ratio: f"{width}x{height}" for ratio, (width, height) in model.sizes.presets.items()},
         qualities=list(model.quality or ()),
-        default_quality=model.default_quality,
-        steps=model.steps,
         supports=supports,
         negative_prompt_above=capabilities.negative_prompt_above if capabilities is not None else None,
         reproducible=capabilities.reproducible if capabilities is not None else None,
@@ -114,32 +108,24 @@ def _image_card(model: ImageModel, services: Services) -> ModelCard:
             max_side_px=MAX_SIDE_PX,
             side_multiple=GRID_PX,
         ),
-        enhance=model.enhance,
         price=format_money(model.price_units),
     )
 
 
 def _control_card(control: Control, capabilities: Capabilities | None) -> ControlCard:
-    return ControlCard(
-        name=control.name,
-        kind=control.kind,
-        map=control.map or None,
-        strength=control.strength,
-        works_with=list(capabilities.controlled_with(control.kind)) if capabilities is not None else [],
-    )
+    works_with = capabilities.controlled_with(control.kind) if capabilities is not None else []
+    return ControlCard.describe(control, map=control.map or None, works_with=works_with)
 
 
 def _chat_card(model: ChatModel, services: Services) -> ChatCard:
     found = services.engines.chat.chat_capabilities(model.spec) if model.spec else None
     vision = found.vision if found else model.vision
     inputs: list[Modality] = ["text", "image"] if vision else ["text"]
-    return ChatCard(
+    return ChatCard.describe(
+        model,
         id=model.name,
-        created=model.created,
-        owned_by=model.owned_by,
         architecture=Architecture(input_modalities=inputs, output_modalities=["text"]),
         aliases=_aliases(services.served.catalog.current.chat.aliases, model.name),
-        group=model.group,
         tools=model.tools and found.tools if found else model.tools,
         vision=vision,
         max_model_len=found.context if found else model.spec.context if model.spec else None,

@@ -1,6 +1,5 @@
 """/admin/keys and /admin/operators: who may use the server, and who may change it. They need an admin key."""
 
-from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request
@@ -103,7 +102,7 @@ async def operators(services: ServicesDep) -> OperatorList:
     Lists the admin keys beside that of the server's home, which has the name `admin`.
     """
     found = await services.stores.database.in_reader(list_operators, services.stores.database)
-    return OperatorList.of([OperatorEntry(**asdict(each)) for each in found], len(found))
+    return OperatorList.of([OperatorEntry.describe(each) for each in found], len(found))
 
 
 @router.post("/operators", response_description="The operator with the secret.", responses=errors(409))
@@ -117,7 +116,7 @@ async def new_operator(body: NewOperator, services: ServicesDep, by: OperatorNam
         created, secret = await database.in_writer(create_operator, database, body.name, by=by)
     except NameTaken as error:
         raise Conflict(f"There is an operator '{body.name}' already.", 1, code="name_taken") from error
-    return OperatorWithSecret(**asdict(created), secret=secret)
+    return OperatorWithSecret.describe(created, secret=secret)
 
 
 @router.delete("/operators/{name}", response_description="The operator after that.", responses=errors(404))
@@ -129,4 +128,4 @@ async def end_operator(name: OperatorRef, services: ServicesDep, by: OperatorNam
     revoked = await services.stores.database.in_writer(revoke_operator, services.stores.database, name, by=by)
     if revoked is None:
         raise NotFound(f"There is no operator '{name[:60]}'.", param="name", code="operator_not_found")
-    return OperatorEntry(**asdict(revoked))
+    return OperatorEntry.describe(revoked)

@@ -1,7 +1,7 @@
 """The bases of what routes answer with: one object, or a list that comes in pages."""
 
 from collections.abc import Sequence
-from typing import Annotated, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,7 +13,13 @@ class Answer(BaseModel):
     """Every key is always sent, but for those marked OmittedIfNone. So the JSON schema requires those with a default
     too."""
 
-    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True, from_attributes=True)
+
+    @classmethod
+    def describe(cls, source: object, **others: Any) -> Self:
+        """Build the answer of an object: each field has the attribute of its name, unless `others` have it."""
+        names = [name for name in cls.model_fields if name not in others and hasattr(source, name)]
+        return cls(**{name: getattr(source, name) for name in names}, **others)
 
 
 class Listed(Answer):

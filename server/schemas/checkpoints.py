@@ -251,15 +251,9 @@ def adapter_card(model: str, adapter: Adapter, capabilities: Capabilities | None
     )
     fit = next((each for each in fits if each.name == adapter.name), None)
     unsupported = next((each.why for each in failed_checks if each.what == f"the adapter {adapter.name}"), None)
-    return AdapterCard(
+    return AdapterCard.describe(
+        adapter,
         model=model,
-        name=adapter.name,
-        kind=adapter.kind,
-        bytes=adapter.bytes,
-        rank=adapter.rank,
-        layers=adapter.layers,
-        trigger_words=list(adapter.trigger_words),
-        problem=adapter.problem,
         fits=False if unsupported else True if fit else None,
         fitting_layers=fit.layers if fit else None,
         reason=str(fit) if fit and not fit.is_whole else unsupported,
@@ -275,34 +269,19 @@ def report_of(inspection: Inspection, suggestion: Suggestion) -> CheckpointFindi
         "native_area_px": suggestion.native_area_px,
         "max_area_px": suggestion.max_area_px,
     }
-    return CheckpointFindings(
+    return CheckpointFindings.describe(
+        inspection,
         path=str(inspection.path),
         base=str(inspection.base) if inspection.base else None,
         config=str(inspection.config) if inspection.config else None,
-        class_name=inspection.class_name,
-        parts=[
-            PartReport(
-                name=part.name,
-                class_name=part.class_name,
-                weights=part.weights,
-                bytes=part.bytes,
-                dtypes=list(part.dtypes),
-            )
-            for part in inspection.parts
-        ],
-        variants=list(inspection.variants),
-        problems=list(inspection.problems),
-        needs=list(inspection.needs),
         supports=["upscale"] if enlarges else capabilities.names if capabilities is not None else [],
         second_pass=capabilities is not None and capabilities.second_pass and not enlarges,
-        conditioning=inspection.conditioning,
         bytes_in_bfloat16=inspection.device_bytes(2),
         bytes_in_float32=inspection.device_bytes(4),
-        suggested={name: SuggestedValue(value=value.value, found=value.found) for name, value in found.items()},
+        suggested={name: SuggestedValue.describe(value) for name, value in found.items()},
         noise=SuggestedNoise(
             scheduler=suggestion.noise.scheduler,
             scheduler_config=dict(suggestion.noise.config),
             found=suggestion.noise.found,
         ),
-        notes=list(inspection.notes),
     )

@@ -191,14 +191,12 @@ def _deleted_error(name: str) -> NotFound:
 
 
 def _partial_event(preview: Preview, shape: ImageShape, kind: EventKind) -> PartialEvent:
-    return PartialEvent(
+    return PartialEvent.describe(
+        shape,
         type="image_edit.partial_image" if kind == "image_edit" else "image_generation.partial_image",
         b64_json=base64.b64encode(preview.image.data).decode(),
         created_at=int(time.time()),
-        size=shape.size,
         quality=shape.quality or "auto",
-        background=shape.background,
-        output_format=shape.output_format,
         partial_image_index=preview.number,
         image_index=preview.index,
     )
@@ -206,20 +204,17 @@ def _partial_event(preview: Preview, shape: ImageShape, kind: EventKind) -> Part
 
 def _completed_event(result: ImageResult, position: int, data: str, kind: EventKind) -> CompletedEvent:
     answer, item = result.answer, result.answer.data[position]
-    return CompletedEvent(
+    return CompletedEvent.describe(
+        answer,
         type="image_edit.completed" if kind == "image_edit" else "image_generation.completed",
         b64_json=data,
         created_at=answer.created,
-        size=answer.size,
         quality=answer.quality or "auto",
-        background=answer.background,
-        output_format=answer.output_format,
         usage=_usage_share(answer.usage, position, len(answer.data)),
         image_index=position,
         url=item.url,
         revised_prompt=item.revised_prompt,
         seed=item.seed,
-        parameters=answer.parameters,
     )
 
 

@@ -107,15 +107,8 @@ def _describe(job: _Job) -> GridState:
     failure = job.outcome if isinstance(job.outcome, ApiError) else None
     ended: Literal["cancelled", "failed", "succeeded"]
     ended = "cancelled" if isinstance(failure, Cancelled) else "failed" if failure else "succeeded"
-    return GridState(
-        id=job.id,
-        operator=job.operator,
-        state="running" if job.outcome is None else ended,
-        drawn=job.drawn,
-        total=job.total,
-        created_at=job.created_at,
-        error=GridFailure(message=failure.message, code=failure.code, param=failure.param) if failure else None,
-    )
+    state = "running" if job.outcome is None else ended
+    return GridState.describe(job, state=state, error=GridFailure.describe(failure) if failure else None)
 
 
 def _as_queued(job: _Job) -> QueuedJob:

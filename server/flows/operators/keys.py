@@ -79,7 +79,7 @@ class KeyAdmin:
         changes = self._changes(body, {})
         groups = changes.pop("groups", frozenset(self._groups))
         key, secret = create_key(self._database, body.name, groups, limits=changes, by=by)
-        return _with_secret(self._entry(key), secret)
+        return KeyWithSecret.describe(self._entry(key), secret=secret)
 
     def change(self, text: str, body: KeyFields, sent: Mapping[str, Any], *, by: str) -> KeyEntry:
         """Change a key, and return it. `sent` are the fields as they were sent: null takes a limit away. Raises
@@ -101,7 +101,7 @@ class KeyAdmin:
         if rotated is None:
             raise Conflict(f"{key.id} ({key.name}) is revoked: it can't get a new secret.", 1, code="key_revoked")
         renewed, secret = rotated
-        return _with_secret(self._entry(renewed), secret)
+        return KeyWithSecret.describe(self._entry(renewed), secret=secret)
 
     def revoke(self, text: str, *, by: str) -> KeyEntry:
         """Revoke a key, and return it. Raises NotFound."""
@@ -158,13 +158,9 @@ def read_money(database: Database) -> Mapping[str, KeyMoney]:
 def key_entry(key: Key, money: KeyMoney) -> KeyEntry:
     """Return a key as operators see it."""
     expires_at, revoked_at, rotating = key.expires_at, key.revoked_at, key.rotating_until
-    return KeyEntry(
-        id=key.id,
-        name=key.name,
-        tail=key.tail,
-        state=key.state,
+    return KeyEntry.describe(
+        key,
         team=money.team.name if money.team else None,
-        person=key.person,
         groups=sorted(key.groups),
         created_at=key.created_at.timestamp(),
         expires_at=expires_at.timestamp() if expires_at else None,
@@ -176,19 +172,10 @@ def key_entry(key: Key, money: KeyMoney) -> KeyEntry:
         spent_this_month=format_money(money.spent_this_month),
         held=format_money(money.balance.held_units),
         available=optional_money(money.available(key)),
-        max_running=key.max_running,
-        per_minute=key.per_minute,
         last_used_at=money.last_used_at,
-        keepalive=key.keepalive,
-        note=key.note,
     )
 
 
 def own_key(key: Key, money: KeyMoney, max_running: int, running: int) -> OwnKey:
     """Return a key as its owner sees it."""
-    shared = key_entry(key, money).model_dump(include=OwnKey.model_fields.keys() - {"max_running"})
-    return OwnKey(**shared, max_running=max_running, running=running)
-
-
-def _with_secret(entry: KeyEntry, secret: str) -> KeyWithSecret:
-    return KeyWithSecret(**entry.model_dump(), secret=secret)
+    return OwnKey.describe(key_entry(key, money), max_running=max_running, running=running)

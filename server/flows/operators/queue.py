@@ -18,8 +18,6 @@ from server.state.active_calls import ActiveCall
 from server.state.active_chats import ActiveChat
 from server.state.active_responses import ActiveResponse
 
-OF_HOST = ("name", "kind", "ready", "jobs", "restarts", "can_sleep")
-OF_STATUS = ("device", "pid", "problem", "sleep")
 MEMORY_STEP = 16 * 2**20
 WATCH_S = 0.5  # between two looks at the queue
 
@@ -115,9 +113,12 @@ class JobQueue:
 def worker_reports(hosts: Sequence[EngineHost[Any, Any]]) -> list[WorkerReport]:
     """Return a report of each host that has, or has had, a worker."""
     return [
-        WorkerReport(
-            **{name: getattr(host, name) for name in OF_HOST},
-            **{name: getattr(host.status, name) for name in OF_STATUS},
+        WorkerReport.describe(
+            host,
+            device=host.status.device,
+            pid=host.status.pid,
+            problem=host.status.problem,
+            sleep=host.status.sleep,
             memory=_memory(host.status.memory),
             wake_s=longest_wake_s(host),
         )

@@ -1,7 +1,6 @@
 """Usage, calls, charges, refusals, images and changes as rows. All functions block."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from server.accounts.audit import AuditEntry
@@ -11,7 +10,7 @@ from server.accounts.keys import list_keys
 from server.accounts.refusals import Refusal
 from server.accounts.report import Entry
 from server.accounts.results import Result
-from server.accounts.usage import Grouping, Usage, UsageFilter, total, usage
+from server.accounts.usage import Grouping, UsageFilter, total, usage
 from server.money import format_money
 from server.schemas.reports import (
     AuditRecord,
@@ -33,8 +32,10 @@ MONEY = ("budget", "monthly_budget")  # of an audited change, where the database
 def usage_report(database: Database, wanted: UsageFilter, by: Collection[Grouping]) -> UsageReport:
     """Return the usage of each group, and the sum of all."""
     rows = usage(database, wanted, by)
+    whole = total(rows)
     return UsageReport(
-        data=[UsageRow(**_usage_values(row)) for row in rows], total=UsageSums(**_usage_values(total(rows)))
+        data=[UsageRow.describe(row, amount=format_money(row.amount)) for row in rows],
+        total=UsageSums.describe(whole, amount=format_money(whole.amount)),
     )
 
 
@@ -57,27 +58,23 @@ def key_names(database: Database) -> Mapping[str, str]:
 
 def call_entry(call: LoggedCall) -> CallEntry:
     """Return a logged call as a row of the list of calls."""
-    return CallEntry(**_call_values(call))
+    return CallEntry.describe(call, price=format_money(call.price))
 
 
 def call_details(call: LoggedCall) -> CallDetails:
     """Return a logged call with its prompt and parameters, as far as they were kept."""
-    parameters = None if call.parameters is None else dict(call.parameters)
-    return CallDetails(**_call_values(call), prompt=call.prompt, parameters=parameters)
+    return CallDetails.describe(call, price=format_money(call.price))
 
 
 def ledger_entries(entries: Sequence[Entry], names: Mapping[str, str], teams: Mapping[str, str]) -> list[LedgerEntry]:
     """Return entries of the ledger as rows. `names` are of the keys, by id, and `teams` those of the teams."""
     return [
-        LedgerEntry(
+        LedgerEntry.describe(
+            entry,
             id=str(entry.id),
             created_at=entry.created_at.timestamp(),
-            key_id=entry.key_id,
             key_name=names.get(entry.key_id, ""),
-            team_id=entry.team_id,
             team_name=teams.get(entry.team_id, ""),
-            call_id=entry.call_id,
-            model=entry.model,
             amount=format_money(entry.amount_units),
         )
         for entry in entries
@@ -86,49 +83,39 @@ def ledger_entries(entries: Sequence[Entry], names: Mapping[str, str], teams: Ma
 
 def refusal_entries(refusals: Sequence[Refusal], names: Mapping[str, str]) -> list[RefusalEntry]:
     """Return refusals as rows. `names` are of the keys."""
-    rows = []
-    for refusal in refusals:
-        values = {"id": str(refusal.id), "created_at": refusal.created_at.timestamp()}
-        rows.append(RefusalEntry(**{**asdict(refusal), **values, "key_name": names.get(refusal.key_id, "")}))
-    return rows
+    return [
+        RefusalEntry.describe(
+            refusal,
+            id=str(refusal.id),
+            created_at=refusal.created_at.timestamp(),
+            key_name=names.get(refusal.key_id, ""),
+        )
+        for refusal in refusals
+    ]
 
 
 def audit_record(entry: AuditEntry) -> AuditRecord:
     """Return an entry of the audit log as a row, with amounts of money in CNY."""
     details = {name: _money(value) if name in MONEY else value for name, value in entry.details.items()}
-    return AuditRecord(**{**asdict(entry), "id": str(entry.id), "details": details})
+    return AuditRecord.describe(entry, id=str(entry.id), details=details)
 
 
 def result_entry(result: Result, base: str) -> ResultEntry:
     """Return a stored image as a row. `base` is the URL of results, without a slash at the end."""
     origin = result.origin
-    return ResultEntry(
+    return ResultEntry.describe(
+        result,
         id=result.name,
         url=f"{base}/{result.name}",
         thumbnail=f"{base}/{result.name}?w={THUMBNAIL_PX}",
-        call_id=result.call_id,
-        model=result.model,
-        endpoint=result.endpoint,
-        created_at=result.created_at,
         width=result.width_px,
         height=result.height_px,
-        media_type=result.media_type,
         bytes=result.size_bytes,
         seed=origin.seed if origin else None,
         prompt=origin.prompt if origin else None,
         parameters=dict(origin.parameters) if origin else None,
         parents=list(origin.parents) if origin else [],
-        favourite=result.favourite,
     )
-
-
-def _usage_values(row: Usage) -> dict[str, Any]:
-    return {**asdict(row), "amount": format_money(row.amount)}
-
-
-def _call_values(call: LoggedCall) -> dict[str, Any]:
-    values = {name: getattr(call, name) for name in CallEntry.model_fields if name not in {"object", "price"}}
-    return {**values, "price": format_money(call.price)}
 
 
 def _money(value: Any) -> Any:

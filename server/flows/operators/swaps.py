@@ -21,7 +21,6 @@ from server.state.tasks import BackgroundTasks
 
 log = structlog.stdlib.get_logger("darkroom.swap")
 
-OF_JOB = CatalogJob.model_fields.keys() - {"object", "state", "change", "error"}  # fields that a job has by their names
 MAX_JOBS = 50  # that are remembered
 
 
@@ -129,9 +128,9 @@ def _prefix(owner: str) -> str:
 
 def _describe(job: _Job) -> CatalogJob:
     failed, done = isinstance(job.outcome, ApiError), isinstance(job.outcome, CatalogDiff)
-    return CatalogJob(
-        **{name: getattr(job, name) for name in OF_JOB},
+    return CatalogJob.describe(
+        job,
         state="failed" if failed else "succeeded" if done else "running",
-        change=CatalogChange.model_validate(job.outcome, from_attributes=True) if done else None,
+        change=CatalogChange.describe(job.outcome) if done else None,
         error=job.outcome.body()["error"] if isinstance(job.outcome, ApiError) else None,
     )

@@ -70,11 +70,8 @@ def _taken(name: str) -> BadRequest:
 
 
 def _entry(team: Team) -> TeamEntry:
-    return TeamEntry(
-        id=team.id,
-        name=team.name,
-        created_at=team.created_at,
-        keys=team.keys,
+    return TeamEntry.describe(
+        team,
         monthly_budget=optional_money(team.monthly_budget),
         spent_this_month=format_money(team.spent_this_month),
         held=format_money(team.held),
