@@ -2,7 +2,6 @@
 
 from typing import Literal
 
-from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from pipelines.protocol.tiers import ServiceTier
@@ -209,24 +208,6 @@ class ServerStatus(Answer):
     calls_keep_days: float
     results_keep_days: float | None
     storage_problem: str | None  # why files stay in the storage that should go
-
-
-class EditedFile(BaseModel):
-    """A swap that can be undone."""
-
-    source: str
-    before: str
-    after: str
-
-
-class ProposedCatalog(BaseModel):
-    """A version of the catalog that all gateways are to prepare."""
-
-    change: str
-    version: int
-    files: dict[str, str]
-    weights: dict[str, str]
-    edits: list[EditedFile]
 
 
 class GatewayCard(Listed):

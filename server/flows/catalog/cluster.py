@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import structlog
 
-from server.accounts.catalogs import CatalogContent, CatalogStore, ChangeLockLost
+from server.accounts.catalogs import CatalogStore, ChangeLockLost
 from server.backends.gateway_link import GatewayGone
 from server.catalog.images import CatalogError
 from server.errors import ApiError, BadRequest, Conflict, DatabaseBusy
@@ -70,7 +70,8 @@ class ClusterCatalog:
             sums = await asyncio.to_thread(self._member.checksums_of, made.files)
         except CatalogError as error:
             raise to_bad_request(error) from error
-        return Proposal(change, current.version + 1, CatalogContent(made.files, sums, made.edits)), made.keys
+        version = current.version + 1
+        return Proposal(change=change, version=version, files=made.files, weights=sums, edits=made.edits), made.keys
 
     async def _load(self, change: str, files: Files) -> None:
         """Load what is new here, before anything is read for its sum. Raises ApiError."""
@@ -97,7 +98,8 @@ class ClusterCatalog:
         prepared: set[str] = set()
         until = time.monotonic() + 2 * self._lease_s
         while waiting := [each for each in await self._other_gateways.others() if each.owner not in prepared]:
-            asked = [self._other_gateways.request(each, "POST", PREPARE, proposal.to_json()) for each in waiting]
+            body = proposal.model_dump_json().encode()
+            asked = [self._other_gateways.request(each, "POST", PREPARE, body) for each in waiting]
             outcomes = await asyncio.gather(*asked, return_exceptions=True)
             for gateway, outcome in zip(waiting, outcomes, strict=True):
                 if isinstance(outcome, PeerRefused):

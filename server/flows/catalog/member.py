@@ -6,10 +6,11 @@ is told to, and every few seconds.
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
+from pydantic import BaseModel
 
 from pipelines.checkpoints.folder.sums import Digests
 from server.accounts.catalogs import CatalogContent, CatalogStore, CatalogVersion, Edit
@@ -18,36 +19,23 @@ from server.errors import ApiError, BadRequest, Conflict
 from server.flows.catalog.files import compare_checksums, parse, weight_checksums, with_sums, write_files
 from server.flows.catalog.switch import CatalogDiff, CatalogSwitch, Prepared
 from server.flows.catalog.update import to_bad_request
-from server.schemas.status import EditedFile, ProposedCatalog
 
 log = structlog.stdlib.get_logger("darkroom.catalog")
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """A version that a gateway would have all others serve too."""
+class Proposal(BaseModel, frozen=True):
+    """A version that a gateway would have all others serve too, as it is sent to them."""
 
     change: str
     version: int
-    content: CatalogContent
+    files: Mapping[str, str]
+    weights: Mapping[str, str] = {}
+    edits: tuple[Edit, ...] = ()
 
-    @classmethod
-    def read(cls, body: ProposedCatalog) -> "Proposal":
-        """Read a proposal from the body that another gateway sent."""
-        edits = tuple(Edit(each.source, each.before, each.after) for each in body.edits)
-        return cls(body.change, body.version, CatalogContent(body.files, body.weights, edits))
-
-    def to_json(self) -> bytes:
-        """Return the proposal as the body that other gateways read."""
-        content = self.content
-        body = ProposedCatalog(
-            change=self.change,
-            version=self.version,
-            files=dict(content.files),
-            weights=dict(content.weights),
-            edits=[EditedFile(source=each.source, before=each.before, after=each.after) for each in content.edits],
-        )
-        return body.model_dump_json().encode()
+    @property
+    def content(self) -> CatalogContent:
+        """Return the content of the version."""
+        return CatalogContent(self.files, self.weights, self.edits)
 
 
 class CatalogMember:
@@ -89,10 +77,10 @@ class CatalogMember:
                 reason = self.problem or "the catalog has been changed meanwhile"
                 raise Conflict(f"Nothing has changed: this server serves version {self.version}; {reason}.", 10)
             known, prepared = self._prepared or (None, None)
-            is_loaded = known is not None and _is_same_change(known, proposal)
+            is_loaded = known is not None and (known.change, known.files) == (proposal.change, proposal.files)
             if prepared is None or not is_loaded or not self._switch.keeps(prepared):
                 prepared = None
-            elif prepared.catalog != await self._with_sums(await self._parse(proposal.content.files)):
+            elif prepared.catalog != await self._with_sums(await self._parse(proposal.files)):
                 prepared = None  # its files had not been read for their sums when it was loaded
             if prepared is None:
                 self._drop()
@@ -106,7 +94,8 @@ class CatalogMember:
             self._drop()
             after = await self._with_sums(await self._parse(files), only_known=True)
             prepared = await self._switch.prepare(after)
-            self._prepared = Proposal(change, self.version + 1, CatalogContent(files, {})), prepared
+            proposal = Proposal(change=change, version=self.version + 1, files=files)
+            self._prepared = proposal, prepared
         await prepared.compare_sums()
 
     async def settle(self) -> CatalogDiff | None:
@@ -131,7 +120,7 @@ class CatalogMember:
     async def _serve(self, current: CatalogVersion) -> CatalogDiff | None:
         proposal, prepared = self._prepared or (None, None)
         try:
-            if prepared is None or proposal is None or proposal.content.files != current.content.files:
+            if prepared is None or proposal is None or proposal.files != current.content.files:
                 self._drop()
                 prepared = await self._load(current.content)
         except ApiError as error:
@@ -192,7 +181,3 @@ class CatalogMember:
                 message = "catalog files here are not those that the cluster serves: `darkroom reload` makes them that"
                 log.warning(message, folder=str(self._model_configs), files=edited, version=self.version)
             self._recorded_version = self.version
-
-
-def _is_same_change(one: Proposal, other: Proposal) -> bool:
-    return one.change == other.change and one.content.files == other.content.files

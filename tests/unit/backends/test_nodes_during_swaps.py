@@ -86,7 +86,8 @@ async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
     switch = CatalogSwitch(served, worker_pool, chat_engine, upstreams, digests, preload=True)
     member = CatalogMember(switch, store, digests, version=1, model_configs=configs, weights=weights)
     specs = [with_sums(parse(each.files, configs, weights), digests).checkpoints[0] for each in contents]
-    made = Gateway(served, worker_pool, {}, member, store, Proposal(CHANGE, 2, contents[1]), specs[0], specs[1])
+    proposal = Proposal(change=CHANGE, version=2, files=contents[1].files, weights=contents[1].weights)
+    made = Gateway(served, worker_pool, {}, member, store, proposal, specs[0], specs[1])
     await worker_pool.start()
     await made.roster("a", "b")
     await eventually(lambda: all(worker.loaded == [made.before] for worker in made.workers.values()))
