@@ -9,7 +9,7 @@ from pipelines.protocol.chat import Message
 from server.accounts.response_items import StoredItem
 from server.conversation.turns import MARK, Block, Call, Image, Result, Turn, write
 from server.flows.chat.shown_images import replace_images, with_tool_images_as_user
-from server.flows.responses.hosted_items import Exchange, read_exchange
+from server.flows.responses.hosted_items import read_exchange
 from server.flows.responses.items import parts_of, read_summary
 from server.flows.responses.tools import IMAGE_FUNCTION, function_name
 from server.schemas.chat_messages import custom_arguments
@@ -130,15 +130,14 @@ def _called(call_id: str, name: str, arguments: str) -> Turn:
     return Turn("assistant", calls=(Call(name, arguments, call_id),))
 
 
-def _exchanged(exchange: Exchange, *, tools: bool) -> Iterator[Turn | Result]:
+def _exchanged(exchange: Sequence[Call | Result], *, tools: bool) -> Iterator[Turn | Result]:
     """Yield what another server's tool was asked and returned; for a model without tools, as words of its own."""
+    last = exchange[-1]
     if not tools:
-        yield Turn("assistant", (exchange.result or exchange.arguments,))
+        yield Turn("assistant", last.blocks if isinstance(last, Result) else (last.arguments,))
         return
-    if exchange.name is not None:
-        yield _called(exchange.call_id, exchange.name, exchange.arguments)
-    if exchange.result is not None:
-        yield Result((exchange.result,), exchange.call_id)
+    for each in exchange:
+        yield Turn("assistant", calls=(each,)) if isinstance(each, Call) else each
 
 
 def image_call_arguments(body: Any) -> str:

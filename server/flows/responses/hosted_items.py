@@ -2,26 +2,17 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from server.conversation.turns import Call, Result
 from server.flows.responses.tools import function_name
 
 NO_RESULT = "There is no result."
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """A call, and its result if that is known. Without `name` there is no call."""
-
-    call_id: str
-    name: str | None
-    arguments: str
-    result: str | None
-
-
-def read_exchange(body: Mapping[str, Any]) -> Exchange | None:
-    """Read the call and the result of an item. None for an item of another kind, or one that says nothing by itself."""
+def read_exchange(body: Mapping[str, Any]) -> list[Call | Result]:
+    """Return the call and the result of an item, as far as it has them; nothing for an item of another kind, or one
+    that says nothing by itself."""
     match body["type"]:
         case "code_interpreter_call":
             logs = [output["logs"] for output in body.get("outputs", ()) if output.get("logs")]
@@ -35,15 +26,15 @@ def read_exchange(body: Mapping[str, Any]) -> Exchange | None:
             return _done(body, name, body["arguments"], result)
         case "local_shell_call" | "shell_call" | "apply_patch_call":
             arguments = _json(body.get("operation") or body.get("action") or {})
-            return Exchange(body["call_id"], body["type"].removesuffix("_call"), arguments, None)
+            return [Call(body["type"].removesuffix("_call"), arguments, body["call_id"])]
         case "local_shell_call_output" | "shell_call_output" | "apply_patch_call_output":
             result = _text(body.get("output")) or body.get("status") or NO_RESULT
-            return Exchange(body.get("call_id") or body["id"], None, "", result)
-    return None
+            return [Result((result,), body.get("call_id") or body["id"])]
+    return []
 
 
-def _done(body: Mapping[str, Any], name: str, arguments: str, result: str) -> Exchange:
-    return Exchange(body["id"], name, arguments, result or NO_RESULT)
+def _done(body: Mapping[str, Any], name: str, arguments: str, result: str) -> list[Call | Result]:
+    return [Call(name, arguments, body["id"]), Result((result or NO_RESULT,), body["id"])]
 
 
 def _text(value: object) -> str:

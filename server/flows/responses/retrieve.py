@@ -210,11 +210,10 @@ async def _events_after(events: Sequence[Event], after: int) -> AsyncIterator[Ev
 def _summary(record: StoredResponse, inputs: Sequence[StoredItem]) -> ResponseSummary:
     said = (text for item in inputs if item.body.get("role") == "user" for text in _texts(item.body.get("content")))
     model = record.echo.get("model")
-    return ResponseSummary(
-        id=record.id,
+    return ResponseSummary.describe(
+        record,
         model=model if isinstance(model, str) else None,
         status=record.state,
-        created_at=record.created_at,
         previous_response_id=record.previous_id,
         title=record.title or " ".join(next(said, "").split())[:TITLE_LENGTH],
     )

@@ -129,7 +129,9 @@ class EventWriter:
             self._response.emit({"type": "response.reasoning_text.delta", **place, "delta": text})
             return
         self.text += text
-        logprobs = [_logprob(token) for token in tokens] if self._logprobs else []
+        logprobs: list[SentLogprob] = []
+        for token in tokens if self._logprobs else ():
+            logprobs.append({**_top_logprob(token), "top_logprobs": [_top_logprob(top) for top in token.top]})
         part.logprobs += logprobs
         self._response.emit({"type": "response.output_text.delta", **place, "delta": text, "logprobs": logprobs})
 
@@ -242,10 +244,6 @@ def _call_item(call: ToolCall, status: ItemStatus) -> FunctionCall | CustomToolC
     if call.namespace is not None:
         item["namespace"] = call.namespace
     return item
-
-
-def _logprob(token: TokenLogprob) -> SentLogprob:
-    return {**_top_logprob(token), "top_logprobs": [_top_logprob(top) for top in token.top]}
 
 
 def _top_logprob(token: TokenLogprob | TopToken) -> TopTokenLogprob:

@@ -67,7 +67,7 @@ class ResponseTools:
 
 def read_tools(tools: Sequence[Tool], choice: ToolChoice) -> ResponseTools:
     """Turn declared tools into functions of the model. Raises BadRequest for an invalid schema, name or choice."""
-    declared = [(_function_name(tool, called), tool, called) for tool, called in _declared_tools(tools)]
+    declared = [(function_name(called.name, called.namespace), tool, called) for tool, called in _declared_tools(tools)]
     names = [name for name, _, _ in declared]
     check_unique_names(names, [called.path for _, _, called in declared])
     mode, allowed = _choice(choice, names)
@@ -106,10 +106,6 @@ def _declared_tools(tools: Sequence[Tool]) -> Iterator[tuple[FunctionTool | Cust
 def _called_tool(tool: FunctionTool | CustomTool | ImageTool, path: str, namespace: str | None) -> CalledTool:
     name = IMAGE_FUNCTION if isinstance(tool, ImageTool) else tool.name
     return CalledTool(name, namespace, isinstance(tool, CustomTool), path)
-
-
-def _function_name(tool: FunctionTool | CustomTool | ImageTool, called: CalledTool) -> str:
-    return IMAGE_FUNCTION if isinstance(tool, ImageTool) else function_name(called.name, called.namespace)
 
 
 def _function(tool: FunctionTool | CustomTool | ImageTool, called: CalledTool, name: str) -> Mapping[str, Any]:
