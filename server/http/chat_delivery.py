@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from operator import methodcaller
+from typing import Any, TypeVar
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
@@ -41,11 +42,6 @@ from server.state.active_chats import Sent
 Events = AsyncGenerator[AnswerEvent, None]
 
 
-def openai_error(error: ApiError) -> Sent:
-    """Return the error's own body, which repeated errors and refusals of the policy choose themselves."""
-    return error.body()
-
-
 @dataclass(frozen=True, slots=True)
 class Protocol:
     """How a protocol writes a chat. `fields` has a chat completion's fields and their names there; `options` those of
@@ -53,7 +49,7 @@ class Protocol:
 
     to_events: Callable[[AsyncIterator[AnswerEvent]], AsyncIterator[Sent]]
     to_body: Callable[[AsyncIterator[AnswerEvent]], Awaitable[Sent | Sequence[Sent]]]
-    to_error: Callable[[ApiError], Sent] = openai_error
+    to_error: Callable[[ApiError], Sent] = methodcaller("body")  # which some errors choose themselves
     fields: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] | None = None
     names_events: bool = False  # by their `type`, as server-sent events may have a name
@@ -70,6 +66,16 @@ class Protocol:
 
 
 Write = Callable[[CompletionWriter], Protocol]
+Written = TypeVar("Written", bound=Sent)
+
+
+async def write_each(
+    write: Callable[[AnswerEvent], Iterable[Written]], events: AsyncIterator[AnswerEvent]
+) -> AsyncIterator[Written]:
+    """Yield what a protocol writes for each event. Raises the errors of `events`."""
+    async for each in events:
+        for written in write(each):
+            yield written
 
 
 async def answer_chat(

@@ -238,16 +238,6 @@ class MessageWriter:
             yield {"type": "content_block_stop", "index": self._index}
 
 
-async def message_events(
-    message_id: str, model: str, events: AsyncIterator[AnswerEvent]
-) -> AsyncIterator[MessageEvent]:
-    """Yield the events of a stream. Raises the errors of `events`."""
-    writer = MessageWriter(message_id, model)
-    async for event in events:
-        for written in writer.write(event):
-            yield written
-
-
 async def collect(events: AsyncIterator[MessageEvent]) -> MessageAnswer:
     """Return the message that a stream makes, which begins with it."""
     message: MessageAnswer

@@ -15,10 +15,10 @@ from server.dialects.anthropic.answers import (
     EVENTS,
     MessageAnswer,
     MessageError,
+    MessageWriter,
     TokenCount,
     collect,
     error_body,
-    message_events,
 )
 from server.dialects.anthropic.request import FIELDS, count_to_chat, to_chat, without_unsupported
 from server.dialects.anthropic.schema import CountBody, MessagesBody
@@ -27,7 +27,7 @@ from server.flows.chat.completion import CompletionWriter
 from server.flows.chat.source import ChatCall
 from server.flows.field_names import renamed_fields
 from server.http.bodies import read_json
-from server.http.chat_delivery import Protocol, answer_chat
+from server.http.chat_delivery import Protocol, answer_chat, write_each
 from server.http.deps import Caller, ServicesDep
 from server.http.errors import refuse_endpoints
 from server.http.openapi import (
@@ -97,7 +97,7 @@ async def count_tokens(request: Request, key: Caller, services: ServicesDep) -> 
 
 
 def _protocol(writer: CompletionWriter) -> Protocol:
-    written = partial(message_events, f"msg_{uuid.uuid4().hex}", writer.head.model)
+    written = partial(write_each, MessageWriter(f"msg_{uuid.uuid4().hex}", writer.head.model).write)
     return Protocol(written, lambda events: collect(written(events)), error_body, FIELDS, names_events=True)
 
 

@@ -204,16 +204,6 @@ class CandidateWriter:
         return counts
 
 
-async def candidate_events(
-    response_id: str, model: str, events: AsyncIterator[AnswerEvent]
-) -> AsyncIterator[GenerateAnswer]:
-    """Yield the chunks of a stream. Raises the errors of `events`."""
-    writer = CandidateWriter(response_id, model)
-    async for event in events:
-        for chunk in writer.write(event):
-            yield chunk
-
-
 async def collect(chunks: AsyncIterator[GenerateAnswer]) -> GenerateAnswer:
     """Return the answer that a stream makes: each candidate once, with its texts joined."""
     candidates: dict[int, Candidate] = {}

@@ -14,12 +14,12 @@ from server.catalog.chat import ChatModel
 from server.catalog.images import Catalog, ImageModel
 from server.dialects.gemini import examples
 from server.dialects.gemini.answers import (
+    CandidateWriter,
     GeminiCard,
     GeminiCards,
     GeminiError,
     GenerateAnswer,
     TotalTokens,
-    candidate_events,
     collect,
     error_answer,
 )
@@ -33,7 +33,7 @@ from server.flows.chat.events import AnswerEvent
 from server.flows.chat.source import ChatCall
 from server.flows.field_names import renamed_fields
 from server.http.bodies import read_json
-from server.http.chat_delivery import Protocol, Write, answer_chat
+from server.http.chat_delivery import Protocol, Write, answer_chat, write_each
 from server.http.chat_images import ImageCall, image_response
 from server.http.deps import Caller, ServicesDep
 from server.http.errors import refuse, refuse_endpoints
@@ -243,8 +243,7 @@ def _image_call(asked_for: dict[str, Any], body: GenerateBody, unread: Sequence[
 
 
 def _protocol(as_array: bool, writer: CompletionWriter) -> Protocol:
-    def written(events: AsyncIterator[AnswerEvent]) -> AsyncIterator[GenerateAnswer]:
-        return candidate_events(uuid.uuid4().hex, writer.head.model, events)
+    written = partial(write_each, CandidateWriter(uuid.uuid4().hex, writer.head.model).write)
 
     async def listed(events: AsyncIterator[AnswerEvent]) -> list[GenerateAnswer]:
         return [chunk async for chunk in written(events)]

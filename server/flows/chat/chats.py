@@ -54,12 +54,9 @@ class Chats:
             with self._active.track_chat(call.key.id, call.model.name, call.endpoint, tier) as chat:
                 async with aclosing(chat.run(events)) as running:
                     async for event in running:
-                        chat.count(admitted=_is_admitted(event), tokens=_has_token(event))
+                        admitted = not isinstance(event, UpstreamResponse) or event.status == 200
+                        chat.count(admitted=admitted, tokens=_has_token(event))
                         yield event
-
-
-def _is_admitted(event: AnswerEvent) -> bool:
-    return not isinstance(event, UpstreamResponse) or event.status == 200
 
 
 def _has_token(event: AnswerEvent) -> bool:

@@ -70,11 +70,8 @@ def _tool_call_delta(choice: int, piece: ToolCallChunk) -> ToolCallDelta:
 
 
 def _token(token: Logprob) -> TokenLogprob:
-    return TokenLogprob(token.token, _data(token), token.logprob, tuple(_top_token(top) for top in token.top_logprobs))
-
-
-def _top_token(token: TopLogprob) -> TopToken:
-    return TopToken(token.token, _data(token), token.logprob)
+    top = tuple(TopToken(each.token, _data(each), each.logprob) for each in token.top_logprobs)
+    return TokenLogprob(token.token, _data(token), token.logprob, top)
 
 
 def _data(token: TopLogprob) -> bytes:

@@ -16,7 +16,8 @@ from pipelines.protocol.chat import (
     TextDelta,
     ToolCallDelta,
 )
-from server.dialects.anthropic.answers import EVENTS, MessageAnswer, collect, message_events
+from server.dialects.anthropic.answers import EVENTS, MessageAnswer, MessageWriter, collect
+from server.http.chat_delivery import write_each
 
 USAGE = ChatFinished(ChatUsage(7, 5), 0.1)
 EVENT: TypeAdapter[Any] = TypeAdapter(EVENTS[0] | EVENTS[1] | EVENTS[2] | EVENTS[3] | EVENTS[4] | EVENTS[5])
@@ -27,7 +28,7 @@ async def written(*events: ChatEvent) -> list[dict[str, Any]]:
         for event in (Admitted(7), *events, USAGE):
             yield event
 
-    found = [event async for event in message_events("msg_1", "small", chat())]
+    found = [event async for event in write_each(MessageWriter("msg_1", "small").write, chat())]
     for event in found:
         EVENT.validate_python(event)
     return found

@@ -14,9 +14,10 @@ from pipelines.protocol.chat import (
     TextDelta,
     ToolCallDelta,
 )
-from server.dialects.gemini.answers import GenerateAnswer, candidate_events, collect, error_answer
+from server.dialects.gemini.answers import CandidateWriter, GenerateAnswer, collect, error_answer
 from server.errors import ImageModerationBlocked, ModerationBlocked
 from server.flows.chat.events import AnswerEvent, ImageDelta
+from server.http.chat_delivery import write_each
 
 ANSWER: TypeAdapter[Any] = TypeAdapter(GenerateAnswer)
 
@@ -27,7 +28,7 @@ async def play(items: Sequence[Any]) -> AsyncIterator[Any]:
 
 
 async def chunks(*events: AnswerEvent) -> list[dict[str, Any]]:
-    found = [chunk async for chunk in candidate_events("r1", "m", play((Admitted(3), *events)))]
+    found = [chunk async for chunk in write_each(CandidateWriter("r1", "m").write, play((Admitted(3), *events)))]
     for chunk in found:
         ANSWER.validate_python(chunk)
     return found
