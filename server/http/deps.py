@@ -65,8 +65,9 @@ async def caller(request: Request, services: ServicesDep, _: Annotated[None, Dep
     key = await database.in_reader(authenticate, database, secret)
     if key is None:
         why = await database.in_reader(why_refused, database, secret)
+        masked = f"{secret[:6]}***{secret[-4:]}" if len(secret) > 16 else "***"
         raise Unauthorized(
-            f"Incorrect API key provided: {_mask_secret(secret)}. It {REASONS[why]}. Who runs this server makes keys, "
+            f"Incorrect API key provided: {masked}. It {REASONS[why]}. Who runs this server makes keys, "
             "with `darkroom keys create` or in the console.",
             code="invalid_api_key",
         )
@@ -122,10 +123,6 @@ def is_of_console(request: Request, services: Services) -> bool:
     origin = urlsplit(request.headers.get("origin", "")).netloc
     named = {urlsplit(url).netloc for url in services.settings.public_urls}  # a proxy may not pass the port on
     return origin in {request.headers.get("host"), *named}
-
-
-def _mask_secret(secret: str) -> str:
-    return f"{secret[:6]}***{secret[-4:]}" if len(secret) > 16 else "***"
 
 
 def public_base(request: Request, services: Services) -> str:

@@ -29,17 +29,16 @@ def read_limit(limit: str | int) -> int:
     return int(text)
 
 
-def read_order(order: str) -> Order:
-    """Return the order of a list. Raises BadRequest."""
-    return one_of(ORDERS, order, "order")
-
-
 Limit = Annotated[
     int,
     BeforeValidator(read_limit),
     Query(description="Entries a page.", json_schema_extra={"minimum": 1, "maximum": MAX_PAGE}),
 ]
-OrderOf = Annotated[Order, BeforeValidator(read_order), Query(description="`desc` begins with the last entry.")]
+OrderOf = Annotated[
+    Order,
+    BeforeValidator(lambda order: one_of(ORDERS, order, "order")),
+    Query(description="`desc` begins with the last entry."),
+]
 After = Annotated[str | None, Query(description="The page begins after the entry with this id.")]
 
 

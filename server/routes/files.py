@@ -89,7 +89,7 @@ async def show_result(name: Name, request: Request, services: ServicesDep, w: Wi
     Returns the file of a finished image, whole or a range of its bytes. It needs no key: whoever has the URL may see
     the image.
     """
-    width = read_width(w) if w is not None else None
+    width = int(one_of([str(width) for width in WIDTHS_PX], w, "w")) if w is not None else None
     record = await services.stores.results.in_reader(services.stores.results.find_file, name)
     if record is None:
         raise NotFound(f"There is no image '{name}' here; it may have been deleted.", code="result_not_found")
@@ -134,8 +134,3 @@ async def _pieces(storage: Storage, name: str, start: int, end: int) -> AsyncIte
 def _is_outdated(request: Request, etag: str) -> bool:
     """Return whether the client has a part of another file than this one, and wants all of this one."""
     return request.headers.get("if-range", etag) != etag
-
-
-def read_width(text: str) -> int:
-    """Return the size of a thumbnail in px. Raises BadRequest."""
-    return int(one_of([str(width) for width in WIDTHS_PX], text, "w"))

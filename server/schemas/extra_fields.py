@@ -104,16 +104,6 @@ RESERVED = frozenset(  # what the server itself passes to a template, or to the 
 )
 
 
-def _top_k(value: object) -> object:
-    """Return top_k with 0 for all tokens, for which vLLM writes -1."""
-    return 0 if value == -1 else value
-
-
-def _max_tokens(value: object) -> object:
-    """Return no limit, for which LM Studio and llama.cpp have -1."""
-    return None if value == -1 else value
-
-
 def _template_options(value: object) -> object:
     for name in value if isinstance(value, Mapping) else ():
         if name in RESERVED:
@@ -121,8 +111,9 @@ def _template_options(value: object) -> object:
     return value
 
 
-TopK = Annotated[int, BeforeValidator(_top_k), Field(ge=0)]
-MaxTokens = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_max_tokens)]
+# -1 is vLLM's for all tokens, and LM Studio's and llama.cpp's for no limit
+TopK = Annotated[int, BeforeValidator(lambda value: 0 if value == -1 else value), Field(ge=0)]
+MaxTokens = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(lambda value: None if value == -1 else value)]
 MinP = Annotated[float, Field(ge=0, le=1)]
 RepetitionPenalty = Annotated[float, Field(gt=0, le=10)]
 TemplateOptions = Annotated[dict[str, Any], BeforeValidator(_template_options), Field(max_length=32)]

@@ -164,9 +164,12 @@ class ActiveJobs(Generic[JobT]):
 
     def find_keyed(self, key_id: str, endpoint: str, idempotency_key: str) -> JobT | None:
         """Return the job that an Idempotency-Key names, None if it does not run."""
-        wanted = (key_id, endpoint, idempotency_key)
-        running = (job for job in self._jobs.values() if job.joinable_by_key)
-        return next((job for job in running if _key_of(job.call) == wanted), None)
+        for job in self._jobs.values():
+            call = job.call
+            named = (call.key_id, call.endpoint, call.idempotency_key) == (key_id, endpoint, idempotency_key)
+            if named and job.joinable_by_key:
+                return job
+        return None
 
     def find_equal(self, identity: CallIdentity) -> list[JobT]:
         """Return the jobs that a request with an equal body may be for, those whose answers are on their way first."""
@@ -204,7 +207,3 @@ def _trace_end(trace: CallTrace, job: ActiveJob[Any], close: Callable[[], None])
             trace.status = CLIENT_LEFT
             trace.fail("client_left")
     close()
-
-
-def _key_of(call: CallId) -> tuple[str, str, str | None]:
-    return call.key_id, call.endpoint, call.idempotency_key

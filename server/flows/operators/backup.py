@@ -29,7 +29,7 @@ from server.accounts.copies import (
     copy_database,
     restore_database,
 )
-from server.accounts.db import Database, connect_database
+from server.accounts.db import connect_database
 from server.accounts.schema import is_newer, newest_schema, schema_problem, table_names
 from server.accounts.stored_files import StorageOwner, StoredFiles
 from server.backends.object_storage import local_folder, open_storage
@@ -56,22 +56,19 @@ class Backup:
 def make_backup(settings: Settings, folder: Path) -> Backup:
     """Write a backup file into the folder, and return it. Raises StartError and OSError."""
     target = folder / f"darkroom-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.tar"
-    database = Database(settings.database_url)
-    try:
+    with connect_database(settings.database_url) as database:
         schema = database.schema_version()
-        if schema is None:
-            raise StartError(settings.no_server_message)
-        if is_newer(schema):
-            raise StartError(schema_problem(schema))
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            part = Path(scratch) / target.name  # nobody else's, also where two begin in the same second
-            images = _write(settings, copy_database(database.url, Path(scratch)), schema, part)
-            with suppress(PermissionError):  # some disks have no modes
-                part.chmod(0o600)
-            part.replace(target)
-    finally:
-        database.dispose()
+    if schema is None:
+        raise StartError(settings.no_server_message)
+    if is_newer(schema):
+        raise StartError(schema_problem(schema))
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        part = Path(scratch) / target.name  # nobody else's, also where two begin in the same second
+        images = _write(settings, copy_database(settings.database_url, Path(scratch)), schema, part)
+        with suppress(PermissionError):  # some disks have no modes
+            part.chmod(0o600)
+        part.replace(target)
     return Backup(target, target.stat().st_size, images, schema, _left_out(settings))
 
 
