@@ -255,8 +255,8 @@ class Database:
             return engine
         limit_answers(engine, lambda: self.answer_limit_s)
         replace_nul(engine)
-        if read_only:
-            _use_snapshot_isolation(engine)
+        if read_only:  # one snapshot a transaction, as SQLite's readers have it
+            engine.update_execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         else:
             self._begin_writable(engine)
         return engine
@@ -372,12 +372,3 @@ def _set_up_sqlite(engine: Engine, *, read_only: bool) -> None:
             if context.connection is not None and not context.connection.invalidated:
                 with suppress(sqlite3.Error):
                     context.connection.connection.rollback()
-
-
-def _use_snapshot_isolation(engine: Engine) -> None:
-    """Give each transaction one snapshot, as SQLite's readers have it. PostgreSQL's default gives each statement of a
-    transaction a new one."""
-
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")

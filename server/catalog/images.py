@@ -14,14 +14,7 @@ from pipelines.protocol.images import CheckpointSpec
 from pipelines.protocol.upstream import Upstream
 from server.catalog.chat import ChatCatalog, read_chat
 from server.catalog.file_checks import validate_file
-from server.catalog.schema import (
-    QUALITIES,
-    CatalogFile,
-    CheckpointFile,
-    ModelTable,
-    Presets,
-    QualityTable,
-)
+from server.catalog.schema import QUALITIES, CatalogFile, CheckpointFile, ModelTable, Presets, QualityTable
 from server.catalog.sizes import SizeRules, Tier, preset_problem
 from server.catalog.specs import alias_of, checkpoint_spec
 from server.catalog.toml import KeyPath, error_at, read_toml

@@ -27,14 +27,7 @@ from server.moderation.matching import SearchedTexts
 from server.moderation.policy import Classifier, Finding, Policy, Stage
 from server.schemas.chat_messages import ImagePart
 from server.schemas.images import MAX_REFERENCES
-from server.schemas.moderation import (
-    InputType,
-    Moderation,
-    ModerationBody,
-    ModerationResult,
-    PartInputs,
-    TextInputs,
-)
+from server.schemas.moderation import InputType, Moderation, ModerationBody, ModerationResult, PartInputs, TextInputs
 from server.schemas.validation import check_text_length, validate
 from server.state.served import ServedPolicy
 from server.telemetry.call_trace import current_trace
@@ -261,15 +254,11 @@ class Moderations:
             job = ClassifyJob(f"mod_{uuid.uuid4().hex}", classifier.spec, texts=texts, images=images)
             scored = await self._moderator.classify(job)
             for own, scores in zip(judged, scored.scores, strict=True):
-                own += _by_labels(classifier, reads, scores)
+                own += [
+                    Judgement(label.policy, label.category, reads, scores[name], scores[name] >= label.threshold)
+                    for name, label in classifier.labels.items()
+                ]
         return judged
-
-
-def _by_labels(classifier: Classifier, reads: InputType, scores: Mapping[str, float]) -> list[Judgement]:
-    return [
-        Judgement(label.policy, label.category, reads, scores[name], scores[name] >= label.threshold)
-        for name, label in classifier.labels.items()
-    ]
 
 
 def _result(judged: Iterable[Judgement]) -> ModerationResult:

@@ -83,7 +83,8 @@ class RuleTable(Strict):
 
 
 class LabelTable(Strict):
-    """A `[classifiers.labels.NAME]` table: the policy that a label breaches, and from which score on."""
+    """A `[classifiers.labels.NAME]` table: the policy that a label breaches by a score at or above the threshold, or,
+    of a call that asks for less, the low one."""
 
     policy: Name
     category: Name
@@ -145,27 +146,17 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
-    """A score at or above the threshold breaches the policy."""
-
-    policy: str
-    category: str
-    threshold: float
-    low_threshold: float
-
-
-@dataclass(frozen=True, slots=True)
 class Classifier:
     """A checkpoint, and the policies of its labels."""
 
     spec: ClassifierSpec
     scope: Scope
-    labels: Mapping[str, Label]
+    labels: Mapping[str, LabelTable]
 
     def evaluate(self, scores: Mapping[str, float], *, low: bool) -> Iterator[Finding]:
         """Yield the breaches in the scores of one text or image."""
         for name, label in self.labels.items():
-            if scores[name] >= (label.low_threshold if low else label.threshold):
+            if scores[name] >= ((low and label.low_threshold) or label.threshold):
                 yield Finding(label.policy, label.category, f"{self.spec.name}: {name} {scores[name]:.3f}")
 
 
@@ -251,12 +242,8 @@ def _rule(table: RuleTable) -> Rule:
 
 
 def _classifier(table: ClassifierTable, folder: Path, version_of: VersionOf) -> Classifier:
-    labels = {
-        name: Label(label.policy, label.category, label.threshold, label.low_threshold or label.threshold)
-        for name, label in table.labels.items()
-    }
     spec = ClassifierSpec(table.checkpoint, folder, table.reads, version_of([folder]))
-    return Classifier(spec, _scope(table.groups, table.stages), labels)
+    return Classifier(spec, _scope(table.groups, table.stages), table.labels)
 
 
 def _scope(groups: list[str] | None, stages: list[Stage] | None) -> Scope:

@@ -94,8 +94,7 @@ async def own_jobs(key: Caller, services: ServicesDep) -> QueuedJobList:
 
     Lists the key's image calls, responses and chats that run or wait on this server.
     """
-    jobs = await services.operations.job_queue.jobs_of(key.id)
-    return QueuedJobList.of(jobs, len(jobs))
+    return QueuedJobList.of(await services.operations.job_queue.jobs_of(key.id))
 
 
 @router.delete("/jobs/{job_id}", response_description="The job has ended.", responses=errors(404))

@@ -81,8 +81,7 @@ async def list_swaps(services: ServicesDep) -> CatalogJobList:
 
     Lists the swaps, undos and reloads since the server's start, newest first, with how far each is.
     """
-    jobs = services.operations.catalog_jobs.list_all()
-    return CatalogJobList.of(jobs, len(jobs))
+    return CatalogJobList.of(services.operations.catalog_jobs.list_all())
 
 
 @router.get("/swaps/{job_id}", response_description="The change.", responses=errors(404))

@@ -38,7 +38,7 @@ async def list_gateways(services: ServicesDep) -> GatewayList:
     """
     other_gateways = None if services.cluster is None else services.cluster.other_gateways
     cards = await describe_gateways(services.stores.gateways, other_gateways, lambda: readiness_details(services))
-    return GatewayList.of(cards, len(cards))
+    return GatewayList.of(cards)
 
 
 @router.post("/cluster/catalog/prepare", include_in_schema=False)

@@ -39,8 +39,7 @@ async def list_keys(keys: Keys, services: ServicesDep) -> KeyList:
 
     Lists every API key with its limits, its money and its last use, oldest first. Secrets are not stored.
     """
-    entries = await services.stores.database.in_reader(keys.list_all)
-    return KeyList.of(entries, len(entries))
+    return KeyList.of(await services.stores.database.in_reader(keys.list_all))
 
 
 @router.post("/keys", response_description="The key with its secret.")
@@ -102,7 +101,7 @@ async def operators(services: ServicesDep) -> OperatorList:
     Lists the admin keys beside that of the server's home, which has the name `admin`.
     """
     found = await services.stores.database.in_reader(list_operators, services.stores.database)
-    return OperatorList.of([OperatorEntry.describe(each) for each in found], len(found))
+    return OperatorList.of([OperatorEntry.describe(each) for each in found])
 
 
 @router.post("/operators", response_description="The operator with the secret.", responses=errors(409))

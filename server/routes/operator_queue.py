@@ -30,8 +30,7 @@ async def list_jobs(services: ServicesDep) -> QueuedJobList:
 
     Lists the image calls, the responses and the chats that run or wait on this server.
     """
-    jobs = (await services.operations.job_queue.snapshot()).jobs
-    return QueuedJobList.of(jobs, len(jobs))
+    return QueuedJobList.of((await services.operations.job_queue.snapshot()).jobs)
 
 
 @router.delete("/jobs/{job_id}", response_description="The job has ended.", responses=errors(404))

@@ -33,8 +33,7 @@ async def list_teams(teams: Teams, services: ServicesDep) -> TeamList:
 
     Lists the teams with their budgets and what their keys spent this month.
     """
-    entries = await services.stores.database.in_reader(teams.list_all)
-    return TeamList.of(entries, len(entries))
+    return TeamList.of(await services.stores.database.in_reader(teams.list_all))
 
 
 @router.post("/teams", response_description="The team.")

@@ -1,6 +1,5 @@
 """/admin/sleep and /admin/wake: the device for others, and back. They need an admin key."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
@@ -10,7 +9,7 @@ from server.http.bodies import JsonBody
 from server.http.deps import ServicesDep
 from server.http.openapi import errors
 from server.http.operators import OperatorName, operator
-from server.schemas.admin import SleepingWorker, SleepingWorkers, SleepRequest, WakeRequest
+from server.schemas.admin import SleepingWorkers, SleepRequest, WakeRequest
 
 Sleep = Annotated[SleepRequest, Depends(JsonBody(SleepRequest, examples.SLEEP))]
 Wake = Annotated[WakeRequest, Depends(JsonBody(WakeRequest, examples.WAKE))]
@@ -25,7 +24,7 @@ async def sleep(body: Sleep, services: ServicesDep, by: OperatorName) -> Sleepin
     with jobs ends them first. Calls are taken as ever: the first one wakes its worker, and its answer says in
     `x-darkroom-wake-s` how long that takes.
     """
-    return _list_workers(await services.operations.sleeper.sleep(body.workers, body.to, by=by))
+    return SleepingWorkers.of(await services.operations.sleeper.sleep(body.workers, body.to, by=by))
 
 
 @router.post("/wake", response_description="The workers.", responses=errors(400, 409))
@@ -34,8 +33,4 @@ async def wake(body: Wake, services: ServicesDep, by: OperatorName) -> SleepingW
 
     Loads what has left the device, before a call needs it. It answers at once: `wake_s` estimates how long that takes.
     """
-    return _list_workers(await services.operations.sleeper.wake(body.workers, by=by))
-
-
-def _list_workers(workers: Sequence[SleepingWorker]) -> SleepingWorkers:
-    return SleepingWorkers.of(workers, len(workers))
+    return SleepingWorkers.of(await services.operations.sleeper.wake(body.workers, by=by))

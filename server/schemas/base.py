@@ -41,8 +41,8 @@ class Listing(Answer, Generic[EntryT]):
     has_more: bool
 
     @classmethod
-    def of(cls, entries: Sequence[EntryT], limit: int) -> Self:
-        """Build a page of entries with one more than the page has room for, if there are more."""
+    def of(cls, entries: Sequence[EntryT], limit: int | None = None) -> Self:
+        """Build a page of entries with one more than the page has room for, if there are more; or a list of all."""
         data = list(entries[:limit])
         first, last = (data[0].id, data[-1].id) if data else (None, None)
-        return cls(data=data, first_id=first, last_id=last, has_more=len(entries) > limit)
+        return cls(data=data, first_id=first, last_id=last, has_more=len(entries) > len(data))

@@ -30,15 +30,7 @@ from server.http.bodies import read_json
 from server.http.chat_delivery import Protocol, answer_chat, write_each
 from server.http.deps import Caller, ServicesDep
 from server.http.errors import refuse_endpoints
-from server.http.openapi import (
-    KEEPALIVE,
-    RATE_HEADERS,
-    RUN_ERRORS,
-    errors_as,
-    event_stream_of,
-    json_body,
-    returns,
-)
+from server.http.openapi import KEEPALIVE, RATE_HEADERS, RUN_ERRORS, errors_as, event_stream_of, json_body, returns
 from server.schemas.extra_fields import unknown_keys
 from server.schemas.validation import ignored_fields, validate
 from server.services import Services

@@ -11,15 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from server.conversation.blocks import (
-    as_history,
-    as_list,
-    fits,
-    json_text,
-    strict_positions,
-    text_of,
-    thought_of,
-)
+from server.conversation.blocks import as_history, as_list, fits, json_text, strict_positions, text_of, thought_of
 from server.conversation.own_words import OwnWords, detail_of, typed
 from server.conversation.turns import Block, Call, CallIds, Image, Result, Turn
 from server.flows.references import Reference

@@ -9,14 +9,7 @@ from typing import Any
 from server.backends.storage import NAME
 from server.errors import BadRequest
 from server.flows.references import Reference
-from server.schemas.chat_messages import (
-    AssistantMessage,
-    ImagePart,
-    SystemMessage,
-    TextPart,
-    ToolMessage,
-    UserMessage,
-)
+from server.schemas.chat_messages import AssistantMessage, ImagePart, SystemMessage, TextPart, ToolMessage, UserMessage
 
 ChatMessage = SystemMessage | UserMessage | AssistantMessage | ToolMessage
 MARKDOWN_LINK = re.compile(r"\[[^\[\]]*\]\(\s*<?([^\s<>()]+)>?(?:\s[^()]*)?\)")  # linear in long texts

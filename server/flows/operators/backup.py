@@ -21,14 +21,7 @@ from typing import Any
 from sqlalchemy import URL
 
 from server.accounts.conversion import fill_from_sqlite
-from server.accounts.copies import (
-    POSTGRESQL_NAME,
-    SQLITE_NAME,
-    check_copy,
-    check_kind,
-    copy_database,
-    restore_database,
-)
+from server.accounts.copies import POSTGRESQL_NAME, SQLITE_NAME, check_copy, check_kind, copy_database, restore_database
 from server.accounts.db import connect_database
 from server.accounts.schema import is_newer, newest_schema, schema_problem, table_names
 from server.accounts.stored_files import StorageOwner, StoredFiles

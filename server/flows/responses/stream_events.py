@@ -26,9 +26,7 @@ from server.schemas.response_answers import (
     reasoning_item,
     text_part,
 )
-from server.schemas.response_answers import (
-    TokenLogprob as SentLogprob,
-)
+from server.schemas.response_answers import TokenLogprob as SentLogprob
 from server.schemas.response_events import PartPlace
 from server.state.active_responses import ActiveResponse
 
