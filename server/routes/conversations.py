@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Request, Response
 
-from server.flows.responses.readable import readable_input
+from server.flows.responses.request import readable_input
 from server.http import examples
 from server.http.bodies import KeyedJsonBody, Model, read_json
 from server.http.deps import Caller, ServicesDep, ignored_header

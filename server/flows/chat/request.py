@@ -1,4 +1,4 @@
-"""A validated chat completion request, and the engine job that it becomes."""
+"""A validated chat completion request, and what it becomes: an engine's job, or a body for another server."""
 
 import re
 import secrets
@@ -11,8 +11,11 @@ from pipelines.protocol.images import RawImage
 from pipelines.protocol.tiers import ServiceTier
 from server.catalog.images import Catalog
 from server.errors import BadRequest
+from server.flows.chat.tools import find_strict_violation
 from server.flows.references import Reference
+from server.schemas.extra_fields import SAMPLED
 
+Json = dict[str, Any]
 MAX_RANDOM_SEED = 2**53  # seeds that survive JSON in every language
 MAX_IMAGES = 32
 ENGINE_PATH = re.compile(r"tools\[(\d+)\]\.(?:function|format)")
@@ -21,7 +24,7 @@ ENGINE_PATH = re.compile(r"tools\[(\d+)\]\.(?:function|format)")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
     """A request to a chat model: a conversation, and how it is answered. `build_job` makes an engine's job of it,
-    `upstream_body.to_body` another server's body. `check_capabilities` says whether the model supports everything in
+    `to_body` another server's body. `check_capabilities` says whether the model supports everything in
     it."""
 
     messages: tuple[Message, ...]
@@ -108,6 +111,49 @@ def build_job(
         cache_scope=cache_scope,
         tier=tier,
     )
+
+
+def to_body(request: ChatRequest) -> Json:
+    """Return the body of a chat completion for another server. What the caller did not send is left out: that server
+    has defaults of its own, and may not know the field."""
+    tools = [
+        tool for tool in request.tools if not request.allowed_tools or tool["function"]["name"] in request.allowed_tools
+    ]
+    sampling = request.sampling
+    body: Json = {
+        "messages": list(request.messages),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **{name: getattr(sampling, name) for name in sorted(SAMPLED - sampling.unset)},
+        "max_tokens": request.max_tokens,
+        "tools": tools or None,
+        "tool_choice": request.tool_choice if tools and request.tool_choice != "auto" else None,
+        "parallel_tool_calls": False if tools and not request.parallel_tool_calls else None,
+        "response_format": _format(request),
+        "logprobs": request.logprobs or None,
+        "top_logprobs": request.top_logprobs or None,
+        **_template_fields(request),
+    }
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def _template_fields(request: ChatRequest) -> Json:
+    """Return OpenAI's fields as they are, and template options as such."""
+    options = dict(request.template_options)
+    known = {name: options.pop(name, None) for name in ("reasoning_effort", "verbosity")}
+    if known["reasoning_effort"] is not None:
+        options.pop("enable_thinking", None)  # it says the same
+    return {**known, "chat_template_kwargs": options or None}
+
+
+def _format(request: ChatRequest) -> Json | None:
+    if request.format is None:
+        return None
+    schema = request.format.schema
+    if schema is None:
+        return {"type": "json_object"}
+    strict = find_strict_violation(schema) is None  # the upstream refuses `strict` with any other schema
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": strict}}
 
 
 def _models_with(catalog: Catalog, capability: Literal["tools", "vision"]) -> str:

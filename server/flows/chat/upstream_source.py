@@ -16,11 +16,10 @@ from server.errors import ApiError, EngineFailure, UpstreamRefused
 from server.flows.chat.completion import CompletionHead, CompletionWriter
 from server.flows.chat.events import AnswerEvent, RawItem
 from server.flows.chat.moderation import chat_moderation_context, upstream_texts
-from server.flows.chat.request import ChatRequest
+from server.flows.chat.request import ChatRequest, to_body
 from server.flows.chat.run import UsageContext
 from server.flows.chat.shown_images import with_tool_images_as_user
 from server.flows.chat.source import Chat, ChatCall, ChatParts, ChatSource, Json
-from server.flows.chat.upstream_body import to_body
 from server.flows.chat.upstream_events import deltas, finish, read_chunk, read_usage, upstream_refusal
 from server.flows.chat.upstream_repair import StreamRepair, as_chunks, repaired_completion
 from server.telemetry.call_trace import current_trace

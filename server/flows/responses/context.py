@@ -1,15 +1,14 @@
 """The prompt of the chat model for a chain of responses, and the images that can be edited. Pure."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pipelines.protocol.chat import Message
 from server.accounts.response_items import StoredItem
+from server.conversation.blocks import json_text
 from server.conversation.turns import MARK, Block, Call, Image, Result, Turn, write
 from server.flows.chat.shown_images import replace_images, with_tool_images_as_user
-from server.flows.responses.hosted_items import read_exchange
 from server.flows.responses.items import parts_of, read_summary
 from server.flows.responses.tools import IMAGE_FUNCTION, function_name
 from server.schemas.chat_messages import custom_arguments
@@ -18,6 +17,7 @@ from server.schemas.response_object import Json
 SUMMARY = "Summary of our conversation so far:\n"
 IMAGE_TOOL_SUCCESS = "The picture is done."  # the image tool's result, as the model reads it
 IMAGE_TOOL_FAILURE = "error: The picture was not drawn."
+NO_RESULT = "There is no result."  # of another server's tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +140,37 @@ def _exchanged(exchange: Sequence[Call | Result], *, tools: bool) -> Iterator[Tu
         yield Turn("assistant", calls=(each,)) if isinstance(each, Call) else each
 
 
+def read_exchange(body: Mapping[str, Any]) -> list[Call | Result]:
+    """Return the call of a tool that another server ran, and its result as text, as far as the item has them; nothing
+    for an item of another kind, or one that says nothing by itself."""
+    match body["type"]:
+        case "code_interpreter_call":
+            logs = [output["logs"] for output in body.get("outputs", ()) if output.get("logs")]
+            return _done(body, "code_interpreter", json_text({"code": body.get("code", "")}), "\n".join(logs))
+        case "file_search_call":
+            found = [f"{one.get('filename', '')}: {one.get('text', '')}" for one in body.get("results", ())]
+            return _done(body, "file_search", json_text({"queries": body["queries"]}), "\n".join(found))
+        case "mcp_call":
+            name = function_name(body["name"], body["server_label"] or None)
+            result = f"error: {json_text(body['error'] or None)}" if "error" in body else body.get("output", "")
+            return _done(body, name, body["arguments"], result)
+        case "local_shell_call" | "shell_call" | "apply_patch_call":
+            arguments = json_text(body.get("operation") or body.get("action") or {})
+            return [Call(body["type"].removesuffix("_call"), arguments, body["call_id"])]
+        case "local_shell_call_output" | "shell_call_output" | "apply_patch_call_output":
+            result = json_text(body.get("output") or None) or body.get("status") or NO_RESULT
+            return [Result((result,), body.get("call_id") or body["id"])]
+    return []
+
+
+def _done(body: Mapping[str, Any], name: str, arguments: str, result: str) -> list[Call | Result]:
+    return [Call(name, arguments, body["id"]), Result((result or NO_RESULT,), body["id"])]
+
+
 def image_call_arguments(body: Any) -> str:
     """Return the arguments of an image_generation_call item, as JSON."""
     prompt = body.get("revised_prompt") or ""
-    return json.dumps({"prompt": prompt, "action": body.get("action") or "generate"}, ensure_ascii=False)
+    return json_text({"prompt": prompt, "action": body.get("action") or "generate"})
 
 
 def newest_images(items: Sequence[StoredItem]) -> Iterator[ImageRef]:

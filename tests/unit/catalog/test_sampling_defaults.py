@@ -9,7 +9,7 @@ from pipelines.checkpoints.memory.chat_files import read_sampling_defaults
 from pipelines.protocol.chat import ChatSampling, ChatSpec
 from server.catalog.chat import read_chat
 from server.flows.chat.parse import parse_chat
-from server.flows.chat.upstream_body import to_body
+from server.flows.chat.request import to_body
 
 MADE = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "eos_token_id": [1, 2]}
 MESSAGES = [{"role": "user", "content": "Hi"}]

@@ -23,8 +23,7 @@ from server.backends.upstream import UpstreamResponse
 from server.catalog.chat import ChatModel
 from server.errors import BadRequest, EngineFailure, UpstreamRefused
 from server.flows.chat.events import RawItem
-from server.flows.chat.request import ChatRequest
-from server.flows.chat.upstream_body import to_body
+from server.flows.chat.request import ChatRequest, to_body
 from server.flows.chat.upstream_source import UpstreamSource
 from server.schemas.extra_fields import SAMPLED
 

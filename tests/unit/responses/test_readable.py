@@ -8,8 +8,7 @@ import pytest
 
 from server.errors import BadRequest
 from server.flows.responses.items import write_summary
-from server.flows.responses.readable import readable_input
-from server.flows.responses.request import read_response
+from server.flows.responses.request import read_response, readable_input
 
 PIXEL = f"data:image/png;base64,{base64.b64encode(b'pixel').decode()}"
 HELLO = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello"}]}
