@@ -5,7 +5,15 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from server.conversation.blocks import check_readable, fits, image_url_of, placeholder_text, text_of
+from server.conversation.blocks import (
+    as_list,
+    check_readable,
+    fits,
+    image_url_of,
+    json_text,
+    placeholder_text,
+    text_of,
+)
 
 Json = dict[str, Any]
 
@@ -33,6 +41,17 @@ class OwnWords:
             return made
         left_out.append(path)
         return self._text(placeholder_text(sent))
+
+    def read_all(self, content: object, path: str, left_out: list[str], *, strict: bool = False) -> list[Any]:
+        """Return the blocks of a content likewise."""
+        blocks = enumerate(as_list(content))
+        return [self.read(each, f"{path}[{number}]", left_out, strict=strict) for number, each in blocks]
+
+    def read_result(self, content: object, path: str, left_out: list[str]) -> Any:
+        """Return what a tool returned, which is never refused: a text, or blocks. An object is its JSON."""
+        if isinstance(content, str) or content is None or (isinstance(content, Mapping) and "type" not in content):
+            return json_text(content)
+        return self.read_all(content, path, left_out) or ""
 
     def _translated(self, sent: Any) -> Any:
         """Return a text or an image of another protocol in this one's words."""

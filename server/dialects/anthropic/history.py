@@ -71,17 +71,10 @@ def _message(message: Json, index: int, is_last: bool, left_out: list[str]) -> J
 
 def _block(block: Any, path: str, role: str, strict: bool, left_out: list[str]) -> Any:
     if _is(block, "tool_result") and role == "user":
-        block = {**block, "content": _result(block.get("content"), path, left_out)}
+        block = {**block, "content": RESULT.read_result(block.get("content"), f"{path}.content", left_out)}
     if _is(block, "tool_use") and not isinstance(block.get("input"), Mapping):
         block = {**block, "input": {} if block.get("input") is None else {"input": json_text(block["input"])}}
     return WORDS[role].read(block, path, left_out, strict=strict)
-
-
-def _result(content: object, path: str, left_out: list[str]) -> Any:
-    """Return what a tool returned, which is never refused."""
-    if isinstance(content, str) or content is None or (isinstance(content, Mapping) and "type" not in content):
-        return json_text(content)
-    return [RESULT.read(part, f"{path}.content[{i}]", left_out) for i, part in enumerate(as_list(content))]
 
 
 def _is(block: Any, kind: str) -> bool:

@@ -85,8 +85,8 @@ def _part(part: Any, path: str, strict: bool, left_out: list[str]) -> Any:
 
 def _result(result: Json, path: str, left_out: list[str]) -> Json:
     """Return what a function returned. Other clients send a text, or null, where this protocol has an object."""
-    sent, parts = result.get("response"), as_list(result.get("parts"))
-    made = [RESULT_PART.read(_as_block(part), f"{path}.parts[{i}]", left_out) for i, part in enumerate(parts)]
+    sent, parts = result.get("response"), [_as_block(part) for part in as_list(result.get("parts"))]
+    made = RESULT_PART.read_all(parts, f"{path}.parts", left_out)
     kept = {name: value for name, value in result.items() if name != "parts"}
     response = sent if isinstance(sent, Mapping) else {} if sent is None else {"output": json_text(sent)}
     return {**kept, "response": response, **({"parts": made} if made else {})}

@@ -99,22 +99,19 @@ class ChatHistory:
             return {**message, "content": json_text(content)}
         listed = as_list(content)
         strict = strict and role != "tool" and not any(map(_is_result, listed))
-        return {**message, "content": self._parts(listed, role, path, strict=strict) or ""}
-
-    def _parts(self, parts: Sequence[Any], role: str, path: str, *, strict: bool = False) -> list[Any]:
-        words = WORDS[role]
-        return [
-            words.read(part, f"{path}.content[{number}]", self.left_out, strict=strict)
-            for number, part in enumerate(parts)
-            if role != "assistant" or thought_of(part) is None
-        ]
+        read = WORDS[role].read_all(listed, f"{path}.content", self.left_out, strict=strict)
+        return {**message, "content": read or ""}
 
     def _assistant(self, message: Json, path: str) -> Json:
         """Return an answer of an earlier round. An empty one is one; thoughts among its parts are its reasoning."""
         made = {**message}
         content = message.get("content")
         if isinstance(content, list | Mapping):
-            made["content"] = self._parts(as_list(content), "assistant", path)
+            made["content"] = [
+                WORDS["assistant"].read(part, f"{path}.content[{number}]", self.left_out)
+                for number, part in enumerate(as_list(content))
+                if thought_of(part) is None
+            ]
             thoughts = [thought for part in as_list(content) if (thought := thought_of(part))]
             if thoughts and not message.get("reasoning_content"):
                 made["reasoning_content"] = "\n".join(thoughts)

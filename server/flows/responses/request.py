@@ -13,7 +13,6 @@ from pydantic import Field, TypeAdapter
 
 from server.conversation.blocks import (
     as_history,
-    as_list,
     fits,
     is_answer,
     json_text,
@@ -122,7 +121,7 @@ def _item(item: Json, path: str, left_out: list[str], *, strict: bool) -> Json:
         item, kind = {"type": "function_call_output", "call_id": call_id, "output": output}, "function_call_output"
     made = {name: value for name, value in item.items() if not _is_foreign(name, value, kind)}
     if kind in OUTPUTS:
-        return {**made, "output": _output(item.get("output"), path, left_out)}
+        return {**made, "output": INPUT.read_result(item.get("output"), f"{path}.output", left_out)}
     if kind in CALLS and not isinstance(item.get(CALLS[kind]), str):
         return {**made, CALLS[kind]: json_text(item.get(CALLS[kind])) or "{}"}
     if kind == "reasoning":
@@ -135,10 +134,7 @@ def _item(item: Json, path: str, left_out: list[str], *, strict: bool) -> Json:
     if isinstance(content, str) or (strict and not (isinstance(content, list | Mapping) and content)):
         return made
     words, strict = (OUTPUT, False) if item["role"] == "assistant" else (INPUT, strict)
-    parts = [
-        words.read(part, f"{path}.content[{i}]", left_out, strict=strict) for i, part in enumerate(as_list(content))
-    ]
-    return {**made, "content": parts or ""}
+    return {**made, "content": words.read_all(content, f"{path}.content", left_out, strict=strict) or ""}
 
 
 def _is_foreign_output(item: Json) -> bool:
@@ -152,14 +148,6 @@ def _is_foreign(name: str, value: object, kind: object) -> bool:
     if name == "status" and kind not in ANY_STATUS:
         return not fits(STATUS, value)
     return name == "id" and not fits(ID, value)
-
-
-def _output(output: object, path: str, left_out: list[str]) -> Any:
-    """Return what a tool returned: text, or parts. An object is its JSON."""
-    if isinstance(output, str) or output is None or (isinstance(output, Mapping) and "type" not in output):
-        return json_text(output)
-    parts = [INPUT.read(part, f"{path}.output[{i}]", left_out) for i, part in enumerate(as_list(output))]
-    return parts or ""
 
 
 def _thoughts(parts: object) -> list[Json]:
