@@ -1,7 +1,7 @@
 """model_configs/chat.toml: the chat models. Each is a transformers folder, or a name at an OpenAI-compatible server."""
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,7 +12,7 @@ from pipelines.checkpoints.memory.chat_files import read_sampling_defaults, sees
 from pipelines.protocol.chat import ChatSpec
 from pipelines.protocol.images import Dtype
 from pipelines.protocol.upstream import Upstream
-from server.catalog.specs import alias_of
+from server.catalog.specs import ModelNames
 from server.catalog.toml import KeyPath, ServerUrl, Strict, error_at, read_toml
 
 CREATED = 1_760_000_000  # as the image models' date: OpenAI's model objects must have one
@@ -127,12 +127,8 @@ class ChatModel:
 
 
 @dataclass(frozen=True, slots=True)
-class ChatCatalog:
+class ChatCatalog(ModelNames[ChatModel]):
     """All chat models and their aliases."""
-
-    models: Mapping[str, ChatModel] = field(default_factory=dict)
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    default: str | None = None
 
     @property
     def checkpoints(self) -> tuple[ChatSpec, ...]:
@@ -144,20 +140,6 @@ class ChatCatalog:
         """Return each upstream model once."""
         sources = (model.source for model in self.models.values())
         return tuple(dict.fromkeys(source for source in sources if isinstance(source, Upstream)))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the names that a call may use, without patterns."""
-        return (*self.models, *(alias for alias in self.aliases if "*" not in alias))
-
-    def find(self, name: str | None) -> ChatModel | None:
-        """Return the model of a name or alias, None if there is none; the default, if there is one, when there is no
-        name."""
-        name = name or self.default
-        if not name:
-            return None
-        alias = None if name in self.models else alias_of(name, self.aliases)
-        return self.models.get(self.aliases[alias] if alias else name)
 
 
 def read_chat(path: Path, weights: Path, image_models: Collection[str], errors: list[str]) -> ChatCatalog:

@@ -16,7 +16,7 @@ from server.catalog.chat import ChatCatalog, read_chat
 from server.catalog.file_checks import validate_file
 from server.catalog.schema import QUALITIES, CatalogFile, CheckpointFile, ModelTable, Presets, QualityTable
 from server.catalog.sizes import SizeRules, Tier, preset_problem
-from server.catalog.specs import alias_of, checkpoint_spec
+from server.catalog.specs import ModelNames, alias_of, checkpoint_spec
 from server.catalog.toml import KeyPath, error_at, read_toml
 from server.money import parse_money
 
@@ -92,12 +92,9 @@ class ImageModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Catalog:
+class Catalog(ModelNames[ImageModel]):
     """All image models and their aliases; `chat` has the chat models."""
 
-    models: Mapping[str, ImageModel]
-    aliases: Mapping[str, str]
-    default: str
     chat: ChatCatalog = field(default_factory=ChatCatalog)
     bytes_aliases: frozenset[str] = frozenset()  # those whose answers are bytes unless a request asks for a URL
 
@@ -126,17 +123,6 @@ class Catalog:
     @property
     def _drawn_by(self) -> tuple[CheckpointSpec, ...]:
         return tuple(dict.fromkeys(spec for model in self.models.values() for spec in model.checkpoints))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the names that a call may use, without patterns."""
-        return (*self.models, *(alias for alias in self.aliases if "*" not in alias))
-
-    def find(self, name: str | None) -> ImageModel | None:
-        """Return the model of a name or alias, None if there is none; the default when there is no name."""
-        name = name or self.default
-        alias = None if name in self.models else alias_of(name, self.aliases)
-        return self.models.get(self.aliases[alias] if alias else name)
 
     def answers_bytes(self, name: str | None) -> bool:
         """Return whether the answers under this name are bytes, unless a request asks for a URL."""

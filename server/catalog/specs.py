@@ -1,10 +1,10 @@
 """From a table of a catalog file to the spec of its checkpoint."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from pipelines.checkpoints.folder.versions import files_version, find_snapshot
 from pipelines.checkpoints.work.plan import MODES, needs_two_passes
@@ -29,6 +29,32 @@ def alias_of(name: str, aliases: Iterable[str]) -> str | None:
         return name
     matching = [alias for alias in known if "*" in alias and fnmatchcase(name, alias)]
     return max(matching, key=lambda alias: (len(alias), alias), default=None)
+
+
+ModelT = TypeVar("ModelT")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelNames(Generic[ModelT]):
+    """Models of one kind, by the names that calls have for them."""
+
+    models: Mapping[str, ModelT] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    default: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names that a call may use, without patterns."""
+        return (*self.models, *(alias for alias in self.aliases if "*" not in alias))
+
+    def find(self, name: str | None) -> ModelT | None:
+        """Return the model of a name or alias, None if there is none; the default, if there is one, when there is no
+        name."""
+        name = name or self.default
+        if not name:
+            return None
+        alias = None if name in self.models else alias_of(name, self.aliases)
+        return self.models.get(self.aliases[alias] if alias else name)
 
 
 AnySpec = TypeVar("AnySpec", bound=Spec)

@@ -181,7 +181,8 @@ class ReferenceLoader:
             return await self._storage.in_thread(self._storage.read, name)
         except FileNotFoundError as error:
             if isinstance(reference.source, StoredImage):
-                raise deleted_from_chain() from error
+                message = "An image of this chain has been deleted; begin a new one."
+                raise BadRequest(message, param="previous_response_id") from error
             message = f"{reference.field}: the image '{name}' has been deleted."
             raise BadRequest(message, param=reference.field, code="result_not_found") from error
 
@@ -192,11 +193,6 @@ class ReferenceLoader:
             raise BadRequest(f"{field}: {error}", param=field, code="invalid_image_url") from error
         except FetchTooLarge as error:
             raise TooLarge(f"{field}: {error}", param=field) from error
-
-
-def deleted_from_chain() -> BadRequest:
-    """Return the error of a chain, one of whose images was deleted."""
-    return BadRequest("An image of this chain has been deleted; begin a new one.", param="previous_response_id")
 
 
 def _check_form(reference: Reference) -> None:

@@ -52,7 +52,7 @@ class FolderCatalog:
         while True:
             async with self._switch.catalog.lock:
                 begun = await self._begin(make, send)
-                if not await begun.prepared.hashing.has_published_sums():
+                if not await asyncio.to_thread(begun.prepared.hashing.has_published_sums):
                     diff = await self._serve(begun, send)
                     send("hashing")
                     break

@@ -39,9 +39,13 @@ class Hashing:
         self._stopped = threading.Event()
         self._task = asyncio.create_task(asyncio.to_thread(self._describe))
 
-    async def has_published_sums(self) -> bool:
-        """Return whether somebody has published a sum of the weights: one that is another must not be served."""
-        return await asyncio.to_thread(self._has_published_sums)
+    def has_published_sums(self) -> bool:
+        """Return whether somebody has published a sum of the weights: one that is another must not be served.
+        Blocking."""
+        try:
+            return any(has_published_sums(spec) for spec in self.specs)
+        except (CheckpointError, OSError):  # a file is gone since it was loaded
+            return False
 
     async def descriptions(self) -> dict[CheckpointSpec, str]:
         """Wait for the descriptions. Raises CheckpointError for weights whose sum is not the published one."""
@@ -51,12 +55,6 @@ class Hashing:
         """End the reading, within a block of a file."""
         self._stopped.set()
         self._task.add_done_callback(lambda task: None if task.cancelled() else task.exception())
-
-    def _has_published_sums(self) -> bool:
-        try:
-            return any(has_published_sums(spec) for spec in self.specs)
-        except (CheckpointError, OSError):  # a file is gone since it was loaded
-            return False
 
     def _describe(self) -> dict[CheckpointSpec, str]:
         try:
