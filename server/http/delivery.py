@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, ExitStack
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import structlog
@@ -42,102 +43,6 @@ class Arrival(Protocol):
     async def is_whole(self) -> bool:
         """Return whether the answer has arrived whole, once that is known. To be asked when all of it was sent."""
         ...
-
-
-class ImageCallResponse(Response):
-    """The response to one request. It is a listener of the call from start to end."""
-
-    def __init__(
-        self,
-        storage: Storage,
-        call: ActiveCall,
-        request: ImageRequest,
-        headers: dict[str, str],
-        *,
-        keepalive: bool,
-        keepalive_s: float,
-    ) -> None:
-        super().__init__()
-        self._storage = storage
-        self._call = call
-        self._request = request
-        self._keepalive = keepalive
-        self._keepalive_s = keepalive_s
-        replayed = {"Idempotency-Replayed": "true"} if call.replayed or call.done else {}
-        self._extra = {**headers, **replayed}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Wait until the status is known, then send, unless the client disconnects. Raises ApiError before that."""
-        with self._call.listening():
-            try:
-                answer = await cancel_on_disconnect(receive, self._answer(scope))
-            except ApiError as error:
-                error.headers.update(self._call_headers())
-                raise
-            if answer is not None:
-                await deliver(self._call, answer, scope, receive, send)
-
-    async def _answer(self, scope: Scope) -> ASGIApp:
-        await self._call.admission()
-        scope.get(RECORDED, []).clear()  # it runs here
-        if self._request.stream:
-            return event_stream(self._events(), self._keepalive_s, self._call_headers())
-        if self._keepalive:
-            self._call.response_started = True
-            return KeepAliveJson(self._json, self._keepalive_s, self._call_headers())
-        body = await self._json()
-        cut = truncated_of(self._request, await self._call.result())
-        headers = self._call_headers() | truncated_header(cut)
-        return Response(body, media_type="application/json", headers=headers)
-
-    async def _json(self) -> bytes:
-        answer = await load_answer(self._storage, await self._call.result())
-        return await asyncio.to_thread(lambda: answer.model_dump_json().encode())
-
-    def _call_headers(self) -> dict[str, str]:
-        """Return the headers with the call's id, unless the call was refused before its admission."""
-        known = self._call.shape is not None or self._call.replayed
-        return {**self._extra, "x-darkroom-job": self._call.call.id} if known else self._extra
-
-    async def _events(self) -> AsyncIterator[ServerSentEvent]:
-        kind: EventKind = "image_edit" if self._request.endpoint == "images.edits" else "image_generation"
-        try:
-            async for item in image_events(self._storage, self._call, kind):
-                yield event(item.model_dump(exclude_none=True), item.type)
-        except ApiError as error:
-            yield event(error.body(), "error")
-
-
-class BackgroundCallResponse(Response):
-    """202 with the state of a call that goes on without a client, once it is held and queued."""
-
-    def __init__(
-        self, call: ActiveCall, describe: Callable[[str], Coroutine[Any, Any, ImageJobState]], headers: dict[str, str]
-    ) -> None:
-        super().__init__()
-        self._call = call
-        self._describe = describe
-        self._extra = headers | ({"Idempotency-Replayed": "true"} if call.replayed else {})
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the state once the call is admitted. Until the call is detached, a client that disconnects leaves it as
-        it leaves any other. Raises ApiError."""
-        with self._call.listening():
-            await cancel_on_disconnect(receive, self._call.admission())
-            if not (self._call.admitted or self._call.done):
-                return
-            self._call.detach()
-            call_id = self._call.call.id
-            state = await self._describe(call_id)
-            headers = {
-                **self._extra,
-                "x-darkroom-job": call_id,
-                "Location": f"/v1/images/jobs/{call_id}",
-                "Retry-After": retry_after_header(state.estimated_s or 0),
-                "Preference-Applied": "respond-async",
-            }
-            answer = Response(state.model_dump_json(), 202, headers, "application/json")
-            await deliver(self._call, answer, scope, receive, send)
 
 
 class CancelOnDisconnect(Response):
@@ -226,6 +131,72 @@ def attach(request: Request, job: ActiveJob[Any]) -> None:
     hold_body(request, job)
     request.scope[JOB] = job
     request.scope[ATTACHED].enter_context(job.listening())
+
+
+async def call_answer(
+    request: Request, call: ActiveCall, asked: ImageRequest, headers: dict[str, str], keepalive: bool, _: AsyncExitStack
+) -> ASGIApp:
+    """Return the answer of an image call, once its status is known; to be made by CancelOnDisconnect. Raises ApiError
+    before that."""
+    services: Services = request.app.state.services
+    storage, keepalive_s = services.stores.files, services.settings.keepalive_s
+    attach(request, call)
+    try:
+        await call.admission()
+        request.scope.get(RECORDED, []).clear()  # it runs here
+        if asked.stream:
+            return event_stream(_call_events(storage, call, asked), keepalive_s, _with_id(headers, call))
+        if keepalive:
+            call.response_started = True
+            return KeepAliveJson(partial(_call_json, storage, call), keepalive_s, _with_id(headers, call))
+        body = await _call_json(storage, call)
+        cut = truncated_header(truncated_of(asked, await call.result()))
+        return Response(body, media_type="application/json", headers=_with_id(headers, call) | cut)
+    except ApiError as error:
+        error.headers.update(_with_id(headers, call))
+        raise
+
+
+async def background_answer(
+    request: Request,
+    call: ActiveCall,
+    describe: Callable[[str], Coroutine[Any, Any, ImageJobState]],
+    headers: dict[str, str],
+    _: AsyncExitStack,
+) -> ASGIApp:
+    """Return 202 with the state of a call that goes on without a client, once it is held and queued; to be made by
+    CancelOnDisconnect. A client that disconnects before leaves the call as it leaves any other. Raises ApiError."""
+    attach(request, call)
+    await call.admission()
+    call.detach()
+    state = await describe(call.call.id)
+    headers = headers | {
+        "x-darkroom-job": call.call.id,
+        "Location": f"/v1/images/jobs/{call.call.id}",
+        "Retry-After": retry_after_header(state.estimated_s or 0),
+        "Preference-Applied": "respond-async",
+    }
+    return Response(state.model_dump_json(), 202, headers, "application/json")
+
+
+def _with_id(headers: dict[str, str], call: ActiveCall) -> dict[str, str]:
+    """Return the headers with the call's id, unless the call was refused before its admission."""
+    known = call.shape is not None or call.replayed
+    return headers | ({"x-darkroom-job": call.call.id} if known else {})
+
+
+async def _call_json(storage: Storage, call: ActiveCall) -> bytes:
+    answer = await load_answer(storage, await call.result())
+    return await asyncio.to_thread(lambda: answer.model_dump_json().encode())
+
+
+async def _call_events(storage: Storage, call: ActiveCall, asked: ImageRequest) -> AsyncIterator[ServerSentEvent]:
+    kind: EventKind = "image_edit" if asked.endpoint == "images.edits" else "image_generation"
+    try:
+        async for item in image_events(storage, call, kind):
+            yield event(item.model_dump(exclude_none=True), item.type)
+    except ApiError as error:
+        yield event(error.body(), "error")
 
 
 async def deliver(job: ActiveJob[Any], answer: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

@@ -18,8 +18,8 @@ from server.flows.images.prompt_notes import foreign_syntax
 from server.flows.images.request import ImageRequest, named_images, unused_fields
 from server.flows.references import Reference
 from server.http import examples
-from server.http.bodies import hold_body, read_json, receiving_body
-from server.http.delivery import BackgroundCallResponse, ImageCallResponse
+from server.http.bodies import read_json, receiving_body
+from server.http.delivery import CancelOnDisconnect, background_answer, call_answer
 from server.http.deps import (
     Caller,
     ServicesDep,
@@ -199,21 +199,17 @@ async def answer_call(request: Request, services: Services, key: Key, asked: Ask
     retry_info = read_retry_info(request, await asyncio.to_thread(asked.fingerprint))
     image_request = asked.request
     call = await services.images.calls.find_or_start(key, image_request, retry_info)
-    hold_body(request, call)
     unused = unused_fields(image_request, services.served.catalog.current, services.engines.image.capabilities)
     sampling = image_request.sampling
     unused += foreign_syntax({"prompt": image_request.prompt, "negative_prompt": sampling.negative_prompt})
+    replayed = call.replayed or (call.done and not image_request.in_background)
     headers = services.admission.limiter.headers(key) | ignored_header([*ignored, *unused])
+    headers |= {"Idempotency-Replayed": "true"} if replayed else {}
     if image_request.in_background:
-        return BackgroundCallResponse(call, partial(services.images.jobs.describe, key), headers)
-    return ImageCallResponse(
-        services.stores.files,
-        call,
-        image_request,
-        headers,
-        keepalive=wants_keepalive(request, key),
-        keepalive_s=services.settings.keepalive_s,
-    )
+        describe = partial(services.images.jobs.describe, key)
+        return CancelOnDisconnect(partial(background_answer, request, call, describe, headers))
+    keepalive = wants_keepalive(request, key)
+    return CancelOnDisconnect(partial(call_answer, request, call, image_request, headers, keepalive))
 
 
 def _options(model: type[Options], values: Mapping[str, Any], files: Sequence[str] = (), *, strict: bool) -> Options:
