@@ -1,6 +1,7 @@
-"""FLUX.1: guidance is an input of the denoiser."""
+"""FLUX.1: guidance is an input of the denoiser. Kontext would choose its own sizes."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from pipelines.families.generic import Call, Config, Family
 
@@ -27,3 +28,15 @@ class Flux(Family):
         """Yield that the denoiser has no input for guidance, as that of [schnell]."""
         if denoiser_config.get(EMBEDS) is False:
             yield f"the denoiser's config: {EMBEDS} is false"
+
+
+class FluxKontext(Flux):
+    """Hooks of FLUX.1 Kontext, whose call scales references to one of 17 sizes, and draws a megapixel, unless it is
+    told not to."""
+
+    classes = ("FluxKontext*",)
+    reads_any_size = True
+
+    def size_arguments(self, width_px: int, height_px: int) -> dict[str, Any]:
+        """Return the size, and the arguments that keep the call from scaling it and the references."""
+        return {"width": width_px, "height": height_px, "max_area": width_px * height_px, "_auto_resize": False}

@@ -1,4 +1,4 @@
-"""JoyImage-Edit: it would choose its own sizes."""
+"""JoyImage-Edit: it would choose its own sizes. Plus has an argument of another name for several references."""
 
 from typing import Any
 
@@ -15,3 +15,10 @@ class JoyImageEdit(Family):
         """Return the pipeline, changed to take this size as the nearest."""
         pipeline.vae_image_processor.get_default_height_width = lambda *_: (height_px, width_px)
         return pipeline
+
+
+class JoyImageEditPlus(Family):
+    """Hooks of JoyImage-Edit-Plus, whose call takes a list of references."""
+
+    classes = ("JoyImageEditPlus*",)
+    references_argument = "images"

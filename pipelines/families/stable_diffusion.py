@@ -1,6 +1,10 @@
-"""Stable Diffusion 1 and 2: the marks in the files of 2.x."""
+"""Stable Diffusion 1 and 2, SDXL, and models that were trained from them in another way."""
 
-from pipelines.families.generic import Family
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pipelines.families.generic import Family, Mark
+from pipelines.families.task import Task
 
 
 class StableDiffusion(Family):
@@ -12,3 +16,25 @@ class StableDiffusion(Family):
     def predicts_v(self, architecture: str) -> bool:
         """Return whether an architecture is 2.x at 768 px: "stable-diffusion-v2-768-v"."""
         return architecture.startswith("stable-diffusion-v2") and architecture.endswith("-v")
+
+
+class StableDiffusionXL(Family):
+    """SDXL, its refiner, and Playground 2.5, which has EDM's noise and latents of another scale.
+
+    The codec overflows in float16, so that the classes cast it: they have code that looks for it, as the guess finds.
+    """
+
+    classes = ("StableDiffusionXL*",)
+    short_names = ("sdxl",)
+    marks: ClassVar = {"edm_mean": Mark("Playground 2.5")}
+
+
+class StableUnCLIP(Family):
+    """Hooks of Stable unCLIP. One class has a prior that reads prompts, the other an encoder that reads an image."""
+
+    classes = ("StableUnCLIP*",)
+    may_start_late = False  # its denoiser is given an image's embedding, too
+
+    def siblings(self, class_name: str) -> Mapping[Task, str]:
+        """Return no names: a class for another task can't be made of the same parts."""
+        return {}

@@ -1,10 +1,25 @@
-"""HunyuanImage 2.1: a guider, or an input of the denoiser, guides it."""
+"""Hunyuan-DiT would choose its own sizes. HunyuanImage 2.1 is guided by a guider, or an input of the denoiser."""
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from pipelines.families.generic import Call, Config, Family
 
-EMBEDS = "guidance_embeds"  # of the denoiser's config: it is distilled, and has guidance as an input
+
+class HunyuanDiT(Family):
+    """Hooks of Hunyuan-DiT, whose call draws the nearest of ten sizes of about a megapixel, unless
+    `use_resolution_binning` is false."""
+
+    classes = ("HunyuanDiT*",)
+    always: ClassVar = {"use_resolution_binning": False}
+
+
+class HunyuanDiTPAG(HunyuanDiT):
+    """Hooks of Hunyuan-DiT with perturbed-attention guidance: a call changes the denoiser while it draws
+    (perturbed_attention.py)."""
+
+    classes = ("HunyuanDiTPAG*",)
+    at_once = False
 
 
 class HunyuanImage(Family):
