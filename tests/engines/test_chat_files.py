@@ -74,13 +74,14 @@ def test_a_model_that_is_code_alone_is_refused(folder: Path) -> None:
         ({"quant_method": "awq", "bits": 4}, "gptqmodel"),
         ({"quant_method": "gptq", "bits": 4}, "optimum gptqmodel"),
         ({"quant_method": "compressed-tensors", "config_groups": {}}, "compressed-tensors"),
+        ({"quant_method": "quanto"}, "optimum-quanto"),
         ({"load_in_4bit": True}, "bitsandbytes"),
     ],
 )
 def test_quantized_weights_name_the_packages_that_are_missing(
     folder: Path, config: dict[str, object], packages: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.checkpoints.memory.chat_files.is_installed", lambda name: name == "accelerate")
+    monkeypatch.setattr("pipelines.checkpoints.folder.libraries.is_installed", lambda _: False)
     set_config(folder, quantization_config=config)
     with pytest.raises(CheckpointError, match=f"for which packages are missing: {packages}$"):
         load_chat(ChatSpec("copy", folder), DEVICE)

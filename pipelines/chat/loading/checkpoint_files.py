@@ -58,8 +58,8 @@ def check_files(path: Path) -> None:
         remedy = "take a .gguf file, or the checkpoint that it was made from"
         raise CheckpointError(f"{path}: quantized by MLX, which computes on Macs alone; {remedy}")
     if missing := missing_packages(path):
-        names = " ".join(name.replace("_", "-") for name in missing)
-        raise CheckpointError(f"{path}: quantized by {quantized_by(path)}, for which packages are missing: {names}")
+        why = f"quantized by {quantized_by(path)}, for which packages are missing: {' '.join(missing)}"
+        raise CheckpointError(f"{path}: {why}")
 
 
 def _check_weights(path: Path) -> None:

@@ -16,7 +16,7 @@ from pipelines.checkpoints.weight_file.file import WeightFile
 from pipelines.checkpoints.weight_file.quantization import REMEDY, is_packed
 from pipelines.families.registry import family_of
 
-# Packages by quantization methods, as `quant_method` in a part's config names them
+# Packages by quantization methods, as `quant_method` in a config names them: of a part, or of a chat checkpoint
 QUANTIZERS: Final[Mapping[str, tuple[str, ...]]] = {
     "bitsandbytes": ("bitsandbytes",), "torchao": ("torchao",), "gguf": ("gguf",), "quanto": ("optimum-quanto",),
     "modelopt": ("nvidia-modelopt",), "auto-round": ("auto-round",), "sdnq": ("sdnq",), "awq": ("gptqmodel",),
@@ -37,20 +37,19 @@ EXTRAS: Final = {"gguf": "gguf", "torchvision": "vision", "sentencepiece": "visi
 def missing_libraries(path: Path, folder: CheckpointFolder | None, index: Mapping[str, Any]) -> tuple[str, ...]:
     """List the libraries that a checkpoint's parts need and that are not installed, by the names that pip takes.
     `folder` has the parts."""
-    return tuple(library for library in needed_libraries(path, folder, index) if not is_installed(library))
-
-
-def needed_libraries(path: Path, folder: CheckpointFolder | None, index: Mapping[str, Any]) -> tuple[str, ...]:
-    """List the libraries that a checkpoint's parts need beside those that are always there, by the names that pip
-    takes."""
-    return tuple(dict.fromkeys(_libraries(path, folder, index)))
+    return not_installed(_libraries(path, folder, index))
 
 
 def missing_quantizers(folder: CheckpointFolder, index: Mapping[str, Any]) -> tuple[str, ...]:
     """List the packages that are not installed and without which a component's quantized weights can't be read, by the
     names that pip takes."""
-    needed = (library for _, method in quantized_parts(folder, index) for library in QUANTIZERS.get(method, ()))
-    return tuple(library for library in dict.fromkeys(needed) if not is_installed(library))
+    methods = (method for _, method in quantized_parts(folder, index))
+    return not_installed(library for method in methods for library in QUANTIZERS.get(method, ()))
+
+
+def not_installed(libraries: Iterable[str]) -> tuple[str, ...]:
+    """List those of the libraries that are not installed, each once."""
+    return tuple(library for library in dict.fromkeys(libraries) if not is_installed(library))
 
 
 def how_to_install(libraries: Iterable[str]) -> str:
@@ -67,8 +66,13 @@ def quantized_parts(folder: CheckpointFolder, index: Mapping[str, Any]) -> Itera
     for name in component_names(index):
         config = folder.config(name).get("quantization_config")
         if isinstance(config, dict):
-            of_bits = config.get("load_in_4bit") or config.get("load_in_8bit")
-            yield name, str(config.get("quant_method") or ("bitsandbytes" if of_bits else ""))
+            yield name, quantization_method(config)
+
+
+def quantization_method(config: Mapping[str, Any]) -> str:
+    """Return the method that a `quantization_config` names; an empty text if it names none."""
+    of_bits = config.get("load_in_4bit") or config.get("load_in_8bit")
+    return str(config.get("quant_method") or ("bitsandbytes" if of_bits else ""))
 
 
 def quantization_problems(folder: CheckpointFolder, index: Mapping[str, Any]) -> Iterator[str]:

@@ -2,14 +2,14 @@
 and the memory that it takes."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from pipelines.checkpoints.errors import BrokenFile
 from pipelines.checkpoints.folder.folder import read_json
-from pipelines.checkpoints.folder.libraries import is_installed
+from pipelines.checkpoints.folder.libraries import QUANTIZERS, is_installed, not_installed, quantization_method
 from pipelines.checkpoints.memory.device_bytes import quantized_bytes
 from pipelines.checkpoints.weight_file.header import WEIGHT_FILES, Tensor, read_header
 from pipelines.protocol.images import Quantize
@@ -28,21 +28,7 @@ SAMPLING_BOUNDS: Final = {  # by field of `ChatSampling`
     "min_p": (0.0, 1.0),
     "repetition_penalty": (0.01, 10.0),
 }
-# By quant_method in config.json: the packages that transformers needs to load such weights
-NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
-    "awq": ("gptqmodel", "accelerate"),
-    "gptq": ("optimum", "gptqmodel"),
-    "compressed-tensors": ("compressed_tensors",),
-    "bitsandbytes": ("bitsandbytes", "accelerate"),
-    "aqlm": ("aqlm",),
-    "eetq": ("kernels",),
-    "hqq": ("hqq",),
-    "quanto": ("optimum.quanto",),
-    "torchao": ("torchao",),
-    "spqr": ("spqr_quant",),
-    "vptq": ("vptq",),
-    "auto-round": ("auto_round",),
-}
+OF_A_HUB: Final = {"eetq": ("kernels",)}  # as `QUANTIZERS`, of kernels that the library takes from a hub's cache
 
 
 def sees_images(checkpoint: Path) -> bool:
@@ -74,14 +60,13 @@ def quantized_by(checkpoint: Path) -> str | None:
     config = found.get("quantization_config") or found.get("quantization")
     if not isinstance(config, dict):
         return None
-    unnamed = "bitsandbytes" if config.get("load_in_4bit") or config.get("load_in_8bit") else MLX
-    return str(config.get("quant_method") or unnamed).lower()
+    return (quantization_method(config) or MLX).lower()
 
 
 def missing_packages(checkpoint: Path) -> tuple[str, ...]:
     """Return the packages that are not installed and without which the checkpoint's quantized weights can't be
-    loaded."""
-    return tuple(name for name in NEEDED.get(quantized_by(checkpoint) or "", ()) if not is_installed(name))
+    loaded, by the names that pip takes."""
+    return not_installed({**QUANTIZERS, **OF_A_HUB}.get(quantized_by(checkpoint) or "", ()))
 
 
 def loaded_bytes(checkpoint: Path, quantize: Quantize = "none") -> int:
