@@ -168,7 +168,7 @@ class CheckpointFiles:
         parts = (files for part, files in self.weights.items() if part not in self.own_parts)
         matches = [[WEIGHTS.fullmatch(file.path.name) for file in files if file is not self.file] for files in parts]
         variants = [{match["variant"] for match in part if match} for part in matches]
-        lacking = [{variant[1:] for variant in part} for part in variants if part and None not in part]
+        lacking = [part for part in variants if part and None not in part]
         if not lacking:
             return None
         common = set.intersection(*lacking)

@@ -13,7 +13,7 @@ from pipelines.checkpoints.weight_file.file import WeightFile
 from pipelines.checkpoints.weight_file.header import WEIGHT_FILES, Tensor
 
 # model.safetensors, model.fp16.safetensors, model-00001-of-00002.safetensors, model.fp16-00001-of-00002.safetensors
-WEIGHTS: Final = re.compile(r"(?P<stem>[^.]+?)(?P<variant>\.[^.]+?)?(-\d{5}-of-\d{5})?\.safetensors")
+WEIGHTS: Final = re.compile(r"(?P<stem>[^.]+?)(\.(?P<variant>[^.]+?))?(-\d{5}-of-\d{5})?\.safetensors")
 
 
 class CheckpointFolder:
@@ -53,9 +53,8 @@ class CheckpointFolder:
 
     def variants(self, index: dict[str, Any]) -> tuple[str, ...]:
         """Return the variants, such as "fp16", of which there are files of any component."""
-        files = (file for name in component_names(index) for file in (self.path / name).glob(WEIGHT_FILES))
-        matches = [WEIGHTS.fullmatch(file.name) for file in files]
-        return tuple(sorted({match["variant"][1:] for match in matches if match and match["variant"]}))
+        found = {variant for name in component_names(index) for variant in variants_in(self.path / name)}
+        return tuple(sorted(variant for variant in found if variant))
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -75,9 +74,13 @@ def default_variant(folder: Path) -> list[WeightFile]:
     return [WeightFile(file) for file, _ in matches if file not in others]
 
 
+def variants_in(folder: Path) -> set[str | None]:
+    """Return the variants of a component's files, such as "fp16"; None of those that are plain."""
+    matches = (WEIGHTS.fullmatch(file.name) for file in folder.glob(WEIGHT_FILES))
+    return {match["variant"] for match in matches if match}
+
+
 def single_variant(folder: Path) -> str | None:
-    """Return the variant of a folder's weights, such as "fp16", if all of them are of one."""
-    matches = [WEIGHTS.fullmatch(file.name) for file in folder.glob(WEIGHT_FILES)]
-    variants = {match["variant"] for match in matches if match}
-    only = variants.pop() if len(variants) == 1 else None
-    return only[1:] if only else None
+    """Return the variant of a folder's weights, if all of them are of one."""
+    variants = variants_in(folder)
+    return variants.pop() if len(variants) == 1 else None

@@ -20,7 +20,7 @@ from pipelines.checkpoints.weight_file.kinds import (
     TEXT_ENCODER,
     VAE,
     FileKind,
-    part_by_class,
+    kind_by_config,
 )
 from pipelines.families.generic import Config
 from pipelines.protocol.images import Control
@@ -50,7 +50,7 @@ def own_parts(parts: Iterable[tuple[str, Path]], index: Mapping[str, Any]) -> di
 
 
 def own_files(path: Path) -> list[WeightFile]:
-    """Return the weight files of such a part: of its folder, or the file itself."""
+    """Return the weight files of a part or a control: of its folder, or the file itself."""
     return default_variant(path) if path.is_dir() else [WeightFile(path)]
 
 
@@ -83,8 +83,7 @@ def _own_part(key: str, path: Path, name: str, index: Mapping[str, Any]) -> Path
 
 def _other_kind(config: Config, fitting: tuple[FileKind, ...]) -> FileKind | None:
     """Return what the part in a folder is, by its config, if it is none of the fitting kinds."""
-    architectures = config.get("architectures") or [""]
-    kind = part_by_class(str(config.get("_class_name") or architectures[0]))
+    kind = kind_by_config(config)
     return kind if kind is not None and kind.name not in {each.name for each in fitting} else None
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from pipelines.checkpoints.classes.source import has_weights
+from pipelines.checkpoints.folder.folder import read_json
 from pipelines.checkpoints.folder.versions import HUB_CACHE
 from pipelines.checkpoints.weight_file.header import LFS_POINTER, pickles_in
-from pipelines.checkpoints.weight_file.kinds import part_by_class
+from pipelines.checkpoints.weight_file.kinds import kind_by_config
 
 STEMS: Final = {
     "diffusers": "diffusion_pytorch_model",
@@ -28,7 +29,7 @@ def other_kind(folder: Path) -> str:
         return f"{index}: a link to a file that is missing, so the download or the copy is not whole"
     if folder.name.startswith(HUB_CACHE):
         return f"{folder}: a download without a snapshot, so it is not whole"
-    if (kind := part_by_class(_class_of_part(folder))) is not None:
+    if (kind := kind_by_config(read_json(folder / "config.json"))) is not None:
         return f"{folder}: {kind}"
     if '"architectures"' in _text(folder / "config.json"):
         return f"{folder}: a chat model or classifier of transformers: name it in chat.toml or the moderation policy"
@@ -40,17 +41,6 @@ def other_kind(folder: Path) -> str:
     files = sorted(each for each in folder.glob("[!.]*") if each.suffix in {".safetensors", ".gguf"})
     hint = f"; for a file in it, name the file: {files[0]}" if files else ""
     return f"{folder}: no model_index.json, so this is no diffusers folder{hint}"
-
-
-def _class_of_part(folder: Path) -> str:
-    """Return the class in the config of a part's folder; an empty text if it names none."""
-    try:
-        config = json.loads(_text(folder / "config.json"))
-    except ValueError:
-        return ""
-    architectures = config.get("architectures") if isinstance(config, dict) else None
-    named = architectures[0] if isinstance(architectures, list) and architectures else ""
-    return str(config.get("_class_name") or named) if isinstance(config, dict) else ""
 
 
 def similar_names(path: Path) -> str:

@@ -8,9 +8,8 @@ from typing import Final
 from pipelines.checkpoints.classes.index import denoiser_name, is_text_encoder
 from pipelines.checkpoints.errors import CheckpointError
 from pipelines.checkpoints.folder.files import CheckpointFiles
-from pipelines.checkpoints.folder.folder import default_variant, read_json
-from pipelines.checkpoints.folder.own_parts import control_problem
-from pipelines.checkpoints.weight_file.file import WeightFile
+from pipelines.checkpoints.folder.folder import read_json
+from pipelines.checkpoints.folder.own_parts import control_problem, own_files
 from pipelines.checkpoints.weight_file.header import Tensor
 from pipelines.checkpoints.weight_file.layout import denoiser_tensors
 from pipelines.protocol.images import CheckpointSpec, Control, Offload, Quantize, Runtime
@@ -56,7 +55,7 @@ def control_bytes(controls: Iterable[Control], item_bytes: int) -> int:
 
 
 def _network_weights(path: Path) -> int:
-    files = default_variant(path) if path.is_dir() else [WeightFile(path)]
+    files = own_files(path)
     if not files or not files[0].path.is_file():
         raise CheckpointError(f"{path}: there is no such file, or no .safetensors file in it")
     tensors = [tensor for file in files for tensor in file.tensors]

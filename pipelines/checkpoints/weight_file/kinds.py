@@ -4,9 +4,9 @@ Names are those that the trainers of each kind write; nothing here goes by a fil
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from pipelines.checkpoints.weight_file.adapters import classify_tensors
 from pipelines.checkpoints.weight_file.header import Header, Tensor
@@ -81,9 +81,12 @@ SVDQUANT: Final = FileKind(
 CLASSIFIER: Final = FileKind("an image classifier", "name its transformers folder in the moderation policy")
 
 
-def part_by_class(class_name: str) -> FileKind | None:
+def kind_by_config(config: Mapping[str, Any]) -> FileKind | None:
     """Return the kind of a folder with one component, by the class in its config; None for a class that is not
     known."""
+    architectures = config.get("architectures")
+    named = architectures[0] if isinstance(architectures, list) and architectures else ""
+    class_name = str(config.get("_class_name") or named)
     return next((kind for pattern, kind in BY_CLASS if pattern.search(class_name)), None)
 
 

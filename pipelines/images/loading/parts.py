@@ -15,7 +15,7 @@ import torch
 import transformers
 
 from pipelines.checkpoints.classes.index import component_names
-from pipelines.checkpoints.folder.folder import WEIGHTS
+from pipelines.checkpoints.folder.folder import variants_in
 from pipelines.device.weight_names import load_model
 
 # Held while modules are built, adapters included: the libraries change what torch does for all threads meanwhile, and
@@ -39,7 +39,7 @@ def load_parts(
         own = {"quantization_config": methods[name]} if name in methods else {}
         own |= {key: options[key] for key in ("device_map",) if key in options}
         own["torch_dtype" if issubclass(kind, diffusers.ModelMixin) else "dtype"] = options["torch_dtype"]
-        own["variant"] = _own_variant(folder / name, variant)
+        own["variant"] = variant if variant in variants_in(folder / name) else None  # others have plain files
         parts[name], of_part = load_model(kind, folder / name, name, folder, **own)
         notes += of_part
     return parts, notes
@@ -55,9 +55,3 @@ def model_classes(pipeline_class: type[Any], index: Mapping[str, Any]) -> Iterat
         kind = getattr(home, class_name, None)
         if isinstance(kind, type) and issubclass(kind, diffusers.ModelMixin | transformers.PreTrainedModel):
             yield name, kind
-
-
-def _own_variant(folder: Path, variant: str | None) -> str | None:
-    """Return the variant, if the component has it: the others are loaded from their plain files."""
-    matches = (WEIGHTS.fullmatch(file.name) for file in folder.iterdir())
-    return variant if any(match and match["variant"] == f".{variant}" for match in matches) else None
