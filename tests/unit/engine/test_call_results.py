@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pipelines.chat.prompts.call_results import NO_RESULT, pair_results
+from pipelines.chat.prompts.call_forms import NO_RESULT, pair_results
 from tests.support.conversations import Message, call, result, said
 
 
