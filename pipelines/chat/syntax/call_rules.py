@@ -76,25 +76,23 @@ class CallRules:
         controls = rules.control_tokens(mark or token, "" if mark else thoughts)
         text = rules.add(f"(ANY? {controls})*") if controls else ""
         if token:
-            block = rules.add(f"{self._ending_in_header(text, self.form.opening)} {self._after_opening()}")
-            return (
-                f"({block}){times} {text} ANY?"
-                if self._has_closing_mark
-                else f"{block}{self._further_calls()} | {text} ANY?"
+            return self._calls_and_text(
+                rules.add(f"{self._ending_in_header(text, self.form.opening)} {self._after_opening()}"), text
             )
         lead = f"[ \\n]*{escape_lark(self.form.lead)}" if self.form.lead else ""
         until = rules.add(f"/(.|\\n)*{escape_lark(self.form.opening)}{lead}/", lazy=True)
         calls = [f"{text} {until} {self._after_opening(self.form.lead)}"]
         if not mark:
-            call = rules.add(calls[0])
-            return (
-                f"({call}){times} {text} ANY?"
-                if self._has_closing_mark
-                else f"{call}{self._further_calls()} | {text} ANY?"
-            )
+            return self._calls_and_text(rules.add(calls[0]), text)
         calls += [self._block(self._ending_in_header(text, self._header(tool)), tool) for tool in self.tools]
         others = rules.add(" | ".join(self._ending_in_header(text, header) for header in (self.form.answer, thoughts)))
         return f"{others}* ({rules.add(' | '.join(calls))} {others}*){times} {text} ANY?"
+
+    def _calls_and_text(self, call: str, text: str) -> str:
+        """Return calls with the text before them, and the text behind."""
+        if self._has_closing_mark:
+            return f"({call}){'*' if self._repeats else '?'} {text} ANY?"
+        return f"{call}{self._further_calls()} | {text} ANY?"
 
     def _header(self, tool: CallableTool) -> str:
         return self.form.header.replace("{name}", tool.name)

@@ -10,9 +10,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from pipelines.chat.syntax import harmony, headed
+from pipelines.chat.syntax import harmony
 from pipelines.chat.syntax.calls import CONTENT, NAME, PLAIN_NAME, CallFormat
-from pipelines.chat.syntax.known import JSON_CALL, KnownSyntax
+from pipelines.chat.syntax.known import JSON_CALL, KnownSyntax, Thoughts
 from pipelines.chat.syntax.literals import GemmaArguments, PythonArguments
 from pipelines.chat.syntax.nested import MINIMAX, NestedArguments
 from pipelines.chat.syntax.output_parser import OutputParser
@@ -44,6 +44,13 @@ FUNCTION_XML: Final = CallFormat(
     ),
 )
 PYTHON_CALL: Final = partial(CallFormat, head="{name}(", arguments=PythonArguments())
+DEEPSEEK_CALL: Final = partial(
+    CallFormat,
+    begin="<｜tool▁call▁begin｜>",
+    end="<｜tool▁call▁end｜>",
+    outer_begin="<｜tool▁calls▁begin｜>",
+    outer_end="<｜tool▁calls▁end｜>",
+)
 
 
 def _dsml(outer: str) -> CallFormat:
@@ -67,8 +74,78 @@ def _mistral(head: str) -> CallFormat:
 
 
 TABLE: Final[Mapping[str, KnownSyntax]] = {
+    # whose answers are messages with headers: thoughts, texts and calls each have one
     "harmony": KnownSyntax(harmony.CALLS, ("<|channel|>", "<|message|>"), model_types=("gpt_oss",), tokens=()),
-    **headed.TABLE,
+    "solar": KnownSyntax(
+        CallFormat(
+            head="{id}<|tool_call:name|>{name}<|tool_call:args|>",
+            head_pattern=r"\w*\s*<\|tool_call:name\|>" + PLAIN_NAME + r"\s*<\|tool_call:args\|>\s*(?=\{)",
+            begin="<|tool_call:begin|>",
+            end="<|tool_call:end|>",
+            outer_begin="<|tool_calls|>",
+            outer_end="<|calls|>",
+            separator="",
+        ),
+        ("<|tool_call:begin|>", "<|tool_call:args|>"),
+        model_types=("solar_open",),
+        tokens=("<|tool_call:begin|>",),
+        thoughts=Thoughts("<|think|>", "<|end|>", "<|content|>", "<|end|>", turn="<|begin|>assistant"),
+        marker=r"<\|(?:content|end|calls)\|>|<\|begin\|>assistant",
+    ),
+    "muse": KnownSyntax(
+        CallFormat(
+            head='<atem:invoke name="{name}">',
+            arguments=TagArguments('<atem:parameter name="{key}">', "</atem:parameter>"),
+            tail="</atem:invoke>",
+            header="to={name}<|message|>",
+            answer="to=user<|message|>",
+            outer_begin="<atem:function_calls>",
+            outer_end="</atem:function_calls>",
+            lead="<atem:invoke",
+            opening_pattern=r"\s*(?:to=" + NAME + r"<\|message\|>)?\s*<atem:function_calls>",
+        ),
+        ("<atem:function_calls>",),
+        model_types=("muse_glimmer", "muse_glimmer_text"),
+        tokens=("<|message|>", "<|eom|>"),
+        thoughts=Thoughts("to=self<|message|>", "<|eom|>", "to=user<|message|>", turn="<|start|>assistant"),
+        marker=r"<\|eo[mt]\|>|<\|start\|>assistant|\s*to=user<\|message\|>",
+    ),
+    "kimi-tags": KnownSyntax(
+        CallFormat(
+            head='<|open|>call tool="{name}" index="{number}"<|sep|>',
+            arguments=TagArguments('<|open|>argument key="{key}" type="{type}"<|sep|>', "<|close|>argument<|sep|>"),
+            tail="<|close|>call<|sep|>",
+            outer_begin="<|open|>tools<|sep|>",
+            outer_end="<|close|>tools<|sep|>",
+            separator="",
+        ),
+        ("<|open|>", "<|sep|>", "<|close|>"),
+        thoughts=Thoughts(
+            "<|open|>think<|sep|>", "<|close|>think<|sep|>", "<|open|>response<|sep|>", "<|close|>response<|sep|>"
+        ),
+        marker=r"<\|open\|>response<\|sep\|>|<\|close\|>(?:response|message)<\|sep\|>",
+    ),
+    "gigachat": KnownSyntax(
+        JSON_CALL(
+            begin="function call<|role_sep|>\n",
+            lead="{",
+            opening_pattern=r"\s*function call<\|role_sep\|>\s*(?=\{)",
+            repeats=False,
+        ),
+        ("'function call'", "<|role_sep|>"),
+    ),
+    "functionary": KnownSyntax(
+        CallFormat(  # the prompt ends in the first `>>>`
+            head="{name}\n",
+            separator=">>>",
+            answer="all\n",
+            opening_pattern=r"(?:\A|>>>)\s*(?!all\n)(?=" + NAME + r"\n\s*\{)",
+            closing_pattern=r"(?=>>>)",
+        ),
+        (">>>all\\n",),
+        marker=r"(?:\A|>>>)\s*all\n",
+    ),
+    # whose calls stand in the text of an answer
     "gemma4": KnownSyntax(
         CallFormat(
             head="call:{name}", arguments=GemmaArguments(), begin="<|tool_call>", end="<tool_call|>", separator=""
@@ -104,25 +181,15 @@ TABLE: Final[Mapping[str, KnownSyntax]] = {
         tokens=("｜DSML｜",),
     ),
     "deepseek-r1": KnownSyntax(
-        CallFormat(
+        DEEPSEEK_CALL(
             head="function<｜tool▁sep｜>{name}\n```json\n",
             tail="\n```",
-            begin="<｜tool▁call▁begin｜>",
-            end="<｜tool▁call▁end｜>",
-            outer_begin="<｜tool▁calls▁begin｜>",
-            outer_end="<｜tool▁calls▁end｜>",
             head_pattern=r"(?:function\s*)?<｜tool▁sep｜>" + PLAIN_NAME + r"\s*(?:```json\s*)?(?=\{)",
         ),
         ("<｜tool▁sep｜>", "```json"),
     ),
     "deepseek": KnownSyntax(
-        CallFormat(
-            head="{name}<｜tool▁sep｜>",
-            begin="<｜tool▁call▁begin｜>",
-            end="<｜tool▁call▁end｜>",
-            outer_begin="<｜tool▁calls▁begin｜>",
-            outer_end="<｜tool▁calls▁end｜>",
-        ),
+        DEEPSEEK_CALL(head="{name}<｜tool▁sep｜>"),
         ("<｜tool▁sep｜>",),
         model_types=("deepseek_v3",),
         tokens=("<｜tool▁sep｜>",),

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema
@@ -13,11 +14,9 @@ from pipelines.chat.syntax.schemas import (
     additional_property_schema,
     options_of,
     property_schemas,
-    required_of,
     standalone_schema,
-    unsupported_keywords,
 )
-from pipelines.chat.syntax.tags import bare, may_be_text, read_value, values_of
+from pipelines.chat.syntax.tags import bare, may_be_text, object_members, read_value, values_of
 
 MINIMAX: Final = "]<]minimax[>["
 ANYTHING: Final = "any_nested"  # the name of its rule
@@ -98,15 +97,7 @@ def _tags(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _object(rules: Rules, schema: Schema) -> str:
-    required = required_of(schema)
-    rules.left_out |= unsupported_keywords(schema)
-    tags = [
-        f"({_tag(rules, key, value)}){'' if key in required else '?'}"
-        for key, value in property_schemas(schema).items()
-    ]
-    of_others = additional_property_schema(schema)
-    others = [] if of_others is None else [f"({_tag(rules, '', of_others)})*"]
-    return " ".join([*tags, *others, "/[ \\n]{0,2}/"])
+    return " ".join([*object_members(rules, schema, partial(_tag, rules)), "/[ \\n]{0,2}/"])
 
 
 def _tag(rules: Rules, name: str, schema: Schema) -> str:

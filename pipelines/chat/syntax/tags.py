@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,15 +44,9 @@ class TagArguments(ArgumentStyle):
     def rule(self, rules: Rules, schema: Schema) -> str:
         """Return the grammar expression of the arguments, in the schema's order; those that are not required may be
         left out."""
-        required, space = required_of(schema), "/[ \\n]{0,2}/"
-        rules.left_out |= unsupported_keywords(schema)
-        tags = [
-            f"({space} ({self._tag(rules, key, value)})){'' if key in required else '?'}"
-            for key, value in property_schemas(schema).items()
-        ]
-        named_by_none = additional_property_schema(schema)
-        others = [] if named_by_none is None else [f"({space} ({self._tag(rules, '', named_by_none)}))*"]
-        return f"{' '.join([*tags, *others])} {space}"
+        space = "/[ \\n]{0,2}/"
+        tags = object_members(rules, schema, lambda key, value: f"{space} ({self._tag(rules, key, value)})")
+        return f"{' '.join(tags)} {space}"
 
     def written(self, arguments: Mapping[str, Any]) -> str:
         """Return the arguments as one tag for each, on lines of their own where the family has lines."""
@@ -173,6 +167,18 @@ class TagReader(ArgumentReader):
             return json_string(text)[1:-1] + '"'
         value = read_value(text, self._schema(key), is_string=self._is_string)
         return json.dumps(value, ensure_ascii=False)
+
+
+def object_members(rules: Rules, schema: Schema, tag: Callable[[str, Schema], str]) -> list[str]:
+    """Return the expressions of an object's members, in the schema's order. Those that are not required may be left
+    out; behind them comes any number of those that the schema lets have any name. `tag` makes the expression of a
+    member by its name, empty for any, and its schema."""
+    rules.left_out |= unsupported_keywords(schema)
+    required, others = required_of(schema), additional_property_schema(schema)
+    members = [
+        f"({tag(key, value)}){'' if key in required else '?'}" for key, value in property_schemas(schema).items()
+    ]
+    return members if others is None else [*members, f"({tag('', others)})*"]
 
 
 def read_value(text: str, schema: Schema, *, is_string: bool) -> Any:
