@@ -1,7 +1,7 @@
 """A checkpoint's class, parts and capabilities, from its configs and the headers of its files: no weights are read,
 nothing is imported, so it takes a fraction of a second."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,7 +112,10 @@ def inspect_checkpoint(files: CheckpointFiles) -> Inspection:
     problems += quantization_problems(folder, index) if folder is not None else ()
     needs = missing_libraries(files.path, folder, index)
     if index and not problems and not files.has_all:
-        problems += _problem_of(files.find_variant)
+        try:
+            files.find_variant()
+        except CheckpointError as error:
+            problems.append(str(error))
     return Inspection(
         files=files,
         class_name=index.get("_class_name"),
@@ -198,11 +201,3 @@ def _of_file(
     if files.file is not None and files.folder is not None and files.is_base and not problems:
         problems += filter(None, [size_mismatch(files.file, files.folder)])
     return found
-
-
-def _problem_of(check: Callable[[], object]) -> list[str]:
-    try:
-        check()
-    except CheckpointError as error:
-        return [str(error)]
-    return []
