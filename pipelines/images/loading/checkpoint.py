@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from diffusers.guiders import BaseGuidance
 from pipelines.checkpoints.classes.facts import UPSCALES, ReadMode, declared_capabilities, draws_alpha, read_mode
 from pipelines.checkpoints.memory.device_bytes import fullest_device_bytes
 from pipelines.checkpoints.work.plan import MODES
+from pipelines.device.choice import describe
 from pipelines.device.memory import plain_tensors
 from pipelines.device.staged_copy import move_modules
 from pipelines.families.generic import Family
@@ -22,6 +24,7 @@ from pipelines.images.denoising.noise_schedulers import new_scheduler
 from pipelines.images.denoising.step_caches import StepCaches
 from pipelines.images.loading import runtime_options
 from pipelines.images.loading.adapters import Adapters
+from pipelines.images.loading.base_state import weights_digest
 from pipelines.images.loading.compilation import raise_recompile_limit
 from pipelines.images.loading.controls import NETS, Controls, takes_adapter
 from pipelines.images.loading.shared_parts import Sizes, sizes_of
@@ -42,6 +45,8 @@ from pipelines.protocol.images import (
 from pipelines.protocol.messages import Capabilities, ControlledWith
 
 BLANK = RawImage(1, 1, "RGB", bytes(3))
+PACKAGES = ("darkroom", "diffusers", "torch")
+SEEDS = "64 bits"  # how much of a seed counts: the lowest 32 bits in images that do not say it
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,3 +258,16 @@ class Checkpoint:
 def _new_guider(guider: BaseGuidance, scale: float) -> BaseGuidance:
     """Return a guider for one call, which counts its steps in it, with this scale if it has one."""
     return guider.new(**({"guidance_scale": scale} if "guidance_scale" in guider.config else {}))
+
+
+def identity_of(components: Mapping[str, Any], device: torch.device, count: int, dtype: torch.dtype) -> dict[str, str]:
+    """Return what an image is drawn by, which its file says so that a drawing that differs can be explained: versions,
+    the device with how many of it a checkpoint uses, the number format, how much of a seed counts, and a digest of the
+    weights in memory."""
+    return {
+        **{name: version(name) for name in PACKAGES},
+        "device": describe(device, count),
+        "dtype": str(dtype).removeprefix("torch."),
+        "seeds": SEEDS,
+        "weights": weights_digest(components),
+    }

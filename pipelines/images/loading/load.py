@@ -31,11 +31,10 @@ from pipelines.images.denoising.noise_schedulers import apply_file_scheduler
 from pipelines.images.denoising.own_noise import watch_noise
 from pipelines.images.denoising.step_caches import StepCaches
 from pipelines.images.loading import runtime_options
-from pipelines.images.loading.checkpoint import Checkpoint
+from pipelines.images.loading.checkpoint import Checkpoint, identity_of
 from pipelines.images.loading.component_fixes import bring_position_tables, is_cast
 from pipelines.images.loading.control_files import load_controls
 from pipelines.images.loading.embeddings import load_embeddings
-from pipelines.images.loading.identity import identity_of
 from pipelines.images.loading.needed_libraries import import_quantizers, libraries_named_by, missing_libraries_message
 from pipelines.images.loading.own_parts import load_own_parts
 from pipelines.images.loading.parts import LOAD_LOCK, load_parts, model_classes

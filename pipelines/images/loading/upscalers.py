@@ -15,8 +15,7 @@ from pipelines.device.memory import compute_dtype, copy_mapped_weights
 from pipelines.device.staged_copy import move_modules
 from pipelines.device.weight_names import check_names
 from pipelines.images.denoising.merging import ForwardMerger, Sharing
-from pipelines.images.loading.checkpoint import Checkpoint
-from pipelines.images.loading.identity import identity_of
+from pipelines.images.loading.checkpoint import Checkpoint, identity_of
 from pipelines.images.loading.single_files import load_unscaled
 from pipelines.protocol.images import CheckpointSpec
 
