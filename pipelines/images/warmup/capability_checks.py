@@ -7,7 +7,7 @@ check fails, too, if it draws no image (NaN, or one colour), or changes nothing 
 """
 
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pipelines.checkpoints.errors import CheckpointError
 from pipelines.images.drawing.image_checks import (
@@ -78,7 +78,7 @@ class CapabilityChecker:
         capabilities = await self._try_guidance(capabilities, small)
         for option in self.jobs.options(capabilities, short):
             if isinstance(failed := await self.try_job(option.job), str):
-                capabilities = _withdraw_capability(capabilities, option, failed)
+                capabilities = _withdraw(capabilities, option.name, failed, **option.without)
         capabilities = await self._try_two(capabilities, small.job, small.images[0])
         capabilities = await self._try_two_edits(capabilities, check, small.job, short)
         capabilities = await self._try_schedulers(capabilities, small.job)
@@ -116,7 +116,7 @@ class CapabilityChecker:
             shown = await self.try_job(check.job)
             if not isinstance(shown, str):
                 return capabilities, check, shown
-            capabilities = _withdraw_capability(capabilities, check, shown)
+            capabilities = _withdraw(capabilities, check.name, shown, **check.without)
         failed = dict.fromkeys(each.why for each in capabilities.failed_checks)  # once each
         reason = "; ".join(failed) or "it has no pipeline"
         if reason == ONE_COLOUR:
@@ -141,9 +141,7 @@ class CapabilityChecker:
         if not isinstance(drawn, str) and _why_invalid(one, drawn) is None:
             return capabilities, ShownImages(one, drawn)
         if isinstance(failed := await self.try_job(more), str):
-            capabilities = _withdraw_capability(
-                capabilities, Check("another number of steps", more, {"any_steps": False}), failed
-            )
+            capabilities = _withdraw(capabilities, "another number of steps", failed, any_steps=False)
         return capabilities, shown
 
     async def _try_prompt(self, capabilities: Capabilities, *images: ShownImages) -> Capabilities:
@@ -160,7 +158,7 @@ class CapabilityChecker:
                 f"{self.spec.path} loads and does not draw what a prompt says: {why}; "
                 "the weights of its text encoder may be damaged"
             )
-        return _withdraw_capability(capabilities, Check(A_PROMPT, images[0].job, {"prompt": False, "text": False}), why)
+        return _withdraw(capabilities, A_PROMPT, why, prompt=False, text=False)
 
     async def _change(self, job: ImageJob, before: Images) -> ShownImages | str:
         """Draw the images of the job, which must differ from those before it. Returns the reason if they don't."""
@@ -184,7 +182,7 @@ class CapabilityChecker:
                 shown = await self._change(with_second_rotated(shown.job), shown.images)
                 shown = "the second changes nothing" if shown == NO_CHANGE else shown
             if isinstance(shown, str):
-                capabilities = _withdraw_capability(capabilities, check, shown)
+                capabilities = _withdraw(capabilities, check.name, shown, **check.without)
             elif check.name in {REFERENCE, MASK}:
                 capabilities = await self._try_again(capabilities, shown, f"with {check.name}: ")
         return capabilities
@@ -192,10 +190,7 @@ class CapabilityChecker:
     async def _try_again(self, capabilities: Capabilities, shown: ShownImages, when: str = "") -> Capabilities:
         """Draw the images again, of the same seed. `when` begins the reason if they are others."""
         why = await self._why_others(shown) if capabilities.reproducible else None
-        if why is None:
-            return capabilities
-        check = Check(SAME_AGAIN, shown.job, {"reproducible": False})
-        return _withdraw_capability(capabilities, check, f"{when}{why}")
+        return capabilities if why is None else _withdraw(capabilities, SAME_AGAIN, f"{when}{why}", reproducible=False)
 
     async def _why_others(self, shown: ShownImages) -> str | None:
         """Draw the images again, and return why they are not the same; None if they are. An error counts too."""
@@ -209,7 +204,7 @@ class CapabilityChecker:
             much = with_guidance(before.job, 2 * before.job.sampling.guidance + 3)
             shown = await self._change(much, before.images)
             if isinstance(shown, str):
-                capabilities = _withdraw_capability(capabilities, Check("guidance", much, {"guidance": False}), shown)
+                capabilities = _withdraw(capabilities, "guidance", shown, guidance=False)
             else:
                 before = shown
         return await self._try_negative_prompt(capabilities, before) if capabilities.negative_prompt else capabilities
@@ -220,9 +215,7 @@ class CapabilityChecker:
         job = before.job
         shown = await self._change(with_negative_prompt(job), before.images)
         if isinstance(shown, str):
-            return _withdraw_capability(
-                capabilities, Check("a negative prompt", job, {"negative_prompt": False}), shown
-            )
+            return _withdraw(capabilities, "a negative prompt", shown, negative_prompt=False)
         if not capabilities.guidance:
             return capabilities
         little = await self.try_job(with_guidance(job, 0.5))
@@ -237,19 +230,17 @@ class CapabilityChecker:
         generator. `alone` is the job's image. An error need not be the same again, so it counts too."""
         if not capabilities.at_once:
             return capabilities
-        check = Check(AT_ONCE, job, {"at_once": False})
         other = await self.draw(replace(job, seed=job.seed + 1))
         if isinstance(other, str):
-            return _withdraw_capability(capabilities, check, other)
+            return _withdraw(capabilities, AT_ONCE, other, at_once=False)
         both = await self.draw(replace(job, n=2))
         if isinstance(both, str):
-            return _withdraw_capability(capabilities, check, both)
+            return _withdraw(capabilities, AT_ONCE, both, at_once=False)
         pairs = zip(both, (alone, other[0]), strict=True)
         apart = max(difference(one, expected) for one, expected in pairs)
         if apart > max(ROUNDING, difference(alone, other[0]) / 4):
-            return _withdraw_capability(
-                capabilities, check, f"they are not what each is alone: {apart:.0f} of 255 apart"
-            )
+            why = f"they are not what each is alone: {apart:.0f} of 255 apart"
+            return _withdraw(capabilities, AT_ONCE, why, at_once=False)
         return capabilities
 
     async def _try_two_edits(
@@ -261,10 +252,7 @@ class CapabilityChecker:
             if other.name in {REFERENCE, MASK} - {first.name} and other.needs(capabilities) and capabilities.at_once:
                 drawn = await self._images(replace(other.job, n=2))
                 if isinstance(drawn, str):
-                    why = f"with {other.name}: {drawn}"
-                    capabilities = _withdraw_capability(
-                        capabilities, Check(AT_ONCE, other.job, {"at_once": False}), why
-                    )
+                    capabilities = _withdraw(capabilities, AT_ONCE, f"with {other.name}: {drawn}", at_once=False)
         return capabilities
 
     async def _try_schedulers(self, capabilities: Capabilities, job: ImageJob) -> Capabilities:
@@ -277,15 +265,14 @@ class CapabilityChecker:
             else:
                 why = await self._why_others(shown) if capabilities.reproducible else None
             if why is not None:
-                without = {"unsupported_schedulers": (*capabilities.unsupported_schedulers, name)}
-                capabilities = _withdraw_capability(capabilities, Check(f"the scheduler {name}", job, without), why)
+                unsupported = (*capabilities.unsupported_schedulers, name)
+                capabilities = _withdraw(capabilities, f"the scheduler {name}", why, unsupported_schedulers=unsupported)
         return capabilities
 
 
-def _withdraw_capability(capabilities: Capabilities, check: Check, reason: str) -> Capabilities:
-    return replace(
-        capabilities, **check.without, failed_checks=(*capabilities.failed_checks, FailedCheck(check.name, reason))
-    )
+def _withdraw(capabilities: Capabilities, what: str, why: str, **without: Any) -> Capabilities:
+    """Return the capabilities with these values, since `what` was tried and failed."""
+    return replace(capabilities, **without, failed_checks=(*capabilities.failed_checks, FailedCheck(what, why)))
 
 
 def _why_invalid(job: ImageJob, drawn: Images | str) -> str | None:
