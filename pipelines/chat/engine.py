@@ -59,7 +59,7 @@ class ChatEngine:
         self._tasks: dict[str, Task] = {}
         self._outbox: deque[tuple[Task, ChatEvent]] = deque()  # from threads to the event loop
         self._flush_scheduled = False
-        self._checkpoints: dict[ChatSpec, asyncio.Task[ChatCheckpoint]] = {}
+        self._checkpoints: dict[ChatSpec, asyncio.Future[ChatCheckpoint]] = {}
         self._on_host: dict[ChatSpec, ChatCheckpoint] = {}  # whose weights left the device
         self._cache_bytes = cache_bytes if cache_bytes is not None else chat_cache_bytes(device)
         self._cache_share = CacheShare(self._cache_bytes)  # of each checkpoint
@@ -91,8 +91,7 @@ class ChatEngine:
     async def load(self, spec: ChatSpec) -> ChatCheckpoint:
         """Return the loaded checkpoint, after loading it if necessary. Raises CheckpointError."""
         if spec not in self._checkpoints:
-            loading = self._loop.run_in_executor(self._loader, self._load, spec)
-            self._checkpoints[spec] = asyncio.create_task(_result(loading))
+            self._checkpoints[spec] = self._loop.run_in_executor(self._loader, self._load, spec)
         try:
             checkpoint = await asyncio.shield(self._checkpoints[spec])
         except Exception:
@@ -114,8 +113,8 @@ class ChatEngine:
         self._cache_share.bytes = self._cache_bytes // max(1, keeping)
 
     def _loaded(self) -> dict[ChatSpec, ChatCheckpoint]:
-        ended = {spec: task for spec, task in self._checkpoints.items() if task.done() and not task.cancelled()}
-        return {spec: task.result() for spec, task in ended.items() if task.exception() is None}
+        ended = {spec: load for spec, load in self._checkpoints.items() if load.done() and not load.cancelled()}
+        return {spec: load.result() for spec, load in ended.items() if load.exception() is None}
 
     async def prepare(self, spec: ChatSpec) -> ChatCapabilities:
         """Load a checkpoint before the first job, and return the facts about it. Raises CheckpointError."""
@@ -207,7 +206,3 @@ class ChatEngine:
         task.done = True
         if task.request is not None:
             task.request.done = True  # the device thread drops it before its next step
-
-
-async def _result(loading: asyncio.Future[ChatCheckpoint]) -> ChatCheckpoint:
-    return await loading
