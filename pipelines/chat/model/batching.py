@@ -45,7 +45,7 @@ def find_batching(model: Any, device: torch.device, vocab_size: int, context: in
     why = DIFFERS
     for by_group in (True, False):
         try:
-            runner = _new_runner(model, device, vocab_size, rules)
+            runner = ModelRunner(model, device, vocab_size, rules, capacity_tokens=2**20)
             runner.by_group = by_group
             if all(
                 _same_in_batch(runner, model, length, vocab_size) for length in _lengths(model, device, rules)
@@ -80,10 +80,6 @@ def _own_token_bytes(model: Any) -> int:
     return sum(
         one.numel() // one.shape[-2] * one.element_size() for one in kept if torch.is_tensor(one) and one.dim() == 4
     )
-
-
-def _new_runner(model: Any, device: torch.device, vocab_size: int, rules: LengthRules) -> ModelRunner:
-    return ModelRunner(model, device, vocab_size, rules, capacity_tokens=2**20)
 
 
 def _lengths(model: Any, device: torch.device, rules: LengthRules) -> list[int]:

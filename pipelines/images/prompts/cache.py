@@ -59,9 +59,8 @@ class PromptCache:
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of all embeddings that are kept."""
-        with self._lock:
-            return self._sum_bytes()
+        """Return the bytes of all embeddings that are kept, as far as no other thread encodes meanwhile."""
+        return sum(tensor.nbytes for kept in self._entries.values() for tensor in _tensors(kept.embeddings))
 
     def _encode(self, pipeline: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Encode as `pipeline.encode_prompt` does, with the same arguments and the same result, but for a long prompt
@@ -97,12 +96,9 @@ class PromptCache:
         with self._lock:
             self._entries[key] = kept
             self._entries.move_to_end(key)
-            while self._sum_bytes() > self._budget_bytes:
+            while self.bytes > self._budget_bytes:
                 self._entries.popitem(last=False)
         return kept
-
-    def _sum_bytes(self) -> int:
-        return sum(tensor.nbytes for kept in self._entries.values() for tensor in _tensors(kept.embeddings))
 
 
 class _Kept(NamedTuple):
