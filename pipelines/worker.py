@@ -171,10 +171,12 @@ def _create_engine(
         from pipelines.classify.engine import ClassifyEngine
 
         return ClassifyEngine(device)
+    from pipelines.device.attention import choose_attention
     from pipelines.device.memory import Budgets
     from pipelines.images.engine import ImageEngine
     from pipelines.images.parallel.group import Group
 
+    choose_attention(device, options.checks)
     budgets = Budgets.of(
         device, options.device_gib, options.host_gib, options.others_bytes, options.image_workers,
         options.chat_cache_share,

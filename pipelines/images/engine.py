@@ -18,6 +18,7 @@ import torch
 
 from pipelines.checkpoints.errors import CheckpointError
 from pipelines.checkpoints.work.estimate import Speeds, WeightsKey, weights_key
+from pipelines.device.attention import attention_notes
 from pipelines.device.failures import Cancelled, OutOfTime, clear_frames, is_out_of_memory
 from pipelines.device.memory import Budgets
 from pipelines.device.openmp import release_openmp_threads, run_and_release
@@ -177,7 +178,9 @@ class ImageEngine:
         if not capabilities.at_once:
             self._one_by_one.add(weights_key(spec))
         partial = (f"the adapter {fit.name}: {fit}" for fit in capabilities.adapter_fits if not fit.is_whole)
-        return replace(capabilities, unit_s=self._speeds.unit_s(spec), notes=(*checkpoint.notes, *partial))
+        return replace(
+            capabilities, unit_s=self._speeds.unit_s(spec), notes=(*checkpoint.notes, *partial, *attention_notes())
+        )
 
     def unload_except(self, specs: Iterable[CheckpointSpec]) -> None:
         """Evict all other checkpoints than these, which the catalog names, once no job needs them."""

@@ -186,7 +186,8 @@ class RuntimeTable(Strict):
     resident: bool = False
     """Never unload it to make room for another checkpoint."""
     attention: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")] | None = None
-    """How attention is computed, by diffusers' names: `_native_cudnn`, `flash`, `sage`, ..."""
+    """How the denoiser's attention is computed, by diffusers' names: `_native_cudnn`, `flash`, `sage`, ... Without it,
+    a GPU uses the kernel that is fastest on it."""
     gpus: Annotated[int, Field(ge=1, le=16)] = 1
     """How many GPUs of its image worker draw an image."""
     parallel: Parallel = "auto"

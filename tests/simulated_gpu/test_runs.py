@@ -32,6 +32,7 @@ def run(*arguments: str, limit_s: float, turn: int = 0) -> None:
 QUICK = (
     "tests/gpu/test_turns.py",
     "tests/gpu/test_failures.py",
+    "tests/gpu/test_attention.py",
     "tests/gpu/simulated/test_device.py",
     "tests/gpu/simulated/test_lost_devices.py",
 )

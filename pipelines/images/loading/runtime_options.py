@@ -16,6 +16,8 @@ from pipelines.checkpoints.errors import CheckpointError
 from pipelines.checkpoints.folder.files import CheckpointFiles
 from pipelines.checkpoints.memory.device_bytes import component_bytes, control_bytes
 from pipelines.checkpoints.memory.runtime import FP8_CAPABILITY, check_conflicts, choose_runtime
+from pipelines.device.attention import left_to_torch
+from pipelines.device.call_wrapping import wrap_calls
 from pipelines.device.memory import compute_dtype, copy_mapped_weights, free_memory
 from pipelines.device.quantizers import quantizing_config
 from pipelines.device.staged_copy import move_modules
@@ -177,6 +179,7 @@ def _set_attention(denoiser: Any, name: str, dtype: torch.dtype, device: torch.d
     processors = (getattr(module, "processor", None) for module in denoiser.modules())
     if not any(getattr(each, "_attention_backend", None) == AttentionBackendName(name) for each in processors):
         raise CheckpointError(f"runtime.attention: the attention of {type(denoiser).__name__} takes no backend")
+    wrap_calls(denoiser, left_to_torch())
 
 
 def _is_of_half_precision(name: str, device: torch.device) -> bool:

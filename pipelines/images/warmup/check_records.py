@@ -7,11 +7,9 @@ options, the device, the versions of the libraries and the code here. Anything e
 
 import contextlib
 import hashlib
-import importlib.metadata
 import json
 import math
 import os
-import platform
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -24,15 +22,11 @@ import torch
 import pipelines
 from pipelines.checkpoints.folder.versions import FileVersion, loaded_files
 from pipelines.checkpoints.work.estimate import is_duration
+from pipelines.device.software import describe_device, library_versions
 from pipelines.images.scheduling.row_limits import Passes
 from pipelines.protocol.images import CheckpointSpec, Runtime
 from pipelines.protocol.messages import AdapterFit, Capabilities, FailedCheck
 
-# What draws, or computes a part of it where it is installed
-LIBRARIES: Final = (
-    "torch", "torchvision", "diffusers", "transformers", "accelerate", "peft", "safetensors", "tokenizers", "numpy",
-    "pillow", "torchao", "bitsandbytes", "gguf", "triton", "xformers", "sageattention", "flash-attn",
-)  # fmt: skip
 CONTENT_BYTES: Final = 2**20  # up to which a file that has no weights counts by its content too
 WEIGHTS: Final = (".safetensors", ".gguf")
 MOST_RECORDS: Final = 500
@@ -62,8 +56,8 @@ def describe(spec: CheckpointSpec, runtime: Runtime, device: torch.device) -> Su
         "checkpoint": str(spec.path),
         "options": json.loads(json.dumps(options, default=str)),
         "files": list_files(spec),
-        "device": _describe_device(device),
-        "versions": _versions(),
+        "device": describe_device(device),
+        "versions": {**library_versions(), "darkroom": _code()},
     }
     return Subject(facts)
 
@@ -170,25 +164,6 @@ def _lines(source: Path) -> Iterator[str]:
             yield f"{name} {error.strerror}"
         else:
             yield f"{name} {' '.join(map(str, version.state))} {digest}"
-
-
-def _describe_device(device: torch.device) -> str:
-    if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        return f"{properties.name} {properties.major}.{properties.minor} {properties.total_memory} {torch.version.cuda}"
-    capability = torch.backends.cpu.get_cpu_capability()
-    return f"{platform.machine()} {capability} {torch.get_num_threads()} threads"
-
-
-def _versions() -> dict[str, str]:
-    return {**{name: _version(name) for name in LIBRARIES}, "python": platform.python_version(), "darkroom": _code()}
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "-"
 
 
 def _code() -> str:
