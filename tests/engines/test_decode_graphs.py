@@ -11,9 +11,10 @@ import torch
 from pipelines.chat.engine import ChatEngine
 from pipelines.chat.loading.checkpoint import ChatCheckpoint, load_chat
 from pipelines.chat.model import decode_graphs
-from pipelines.chat.model.decode_graphs import CAPTURES, MOST_GRAPHS, Run
+from pipelines.chat.model.decode_graphs import MOST_GRAPHS
 from pipelines.chat.model.kv_pages import Lease
 from pipelines.chat.model.model_runner import Chunk, ModelRunner
+from pipelines.device.graph_capture import CAPTURES, Run
 from pipelines.protocol.chat import ChatFinished, ChatJob, ChatSampling, ChatSpec
 from tests.engines.chat_jobs import run
 from tests.engines.chat_jobs import text as text_of

@@ -53,8 +53,9 @@ ENGINES = [
         "classify_engine", "controls", "decode_graphs", "device_failures", "device_reads", "embeddings",
         "encode", "engine_host", "enlarging", "families", "file_sampling", "image_engine", "image_scheduling",
         "image_sizes", "invalid_images", "late_start", "long_prompts", "merging", "merging_faults", "modular",
-        "own_parts", "packed_linear", "packing", "pipelines", "prompt_cache", "quantizing", "runtime_options",
-        "runtime_pairs", "safety_checker", "scaled_weights", "sleep", "step_caches", "upscalers", "weight_names",
+        "own_parts", "packed_linear", "packing", "pass_graphs", "pipelines", "prompt_cache", "quantizing",
+        "runtime_options", "runtime_pairs", "safety_checker", "scaled_weights", "sleep", "step_caches", "upscalers",
+        "weight_names",
     )
 ]  # fmt: skip
 

@@ -8,7 +8,6 @@ import torch
 from pipelines.chat.loading.checkpoint_files import check_files, open_checkpoint
 from pipelines.chat.loading.packed_linear import pack_linears
 from pipelines.chat.model.batching import Batching, find_batching
-from pipelines.chat.model.decode_graphs import CAPTURES
 from pipelines.chat.model.kv_pages import PAGE
 from pipelines.chat.prompts.chat_template import ChatTemplates
 from pipelines.chat.syntax.families import TABLE
@@ -16,6 +15,7 @@ from pipelines.chat.syntax.output_syntax import OutputSyntax
 from pipelines.chat.syntax.tokens import TokenTable
 from pipelines.checkpoints.errors import CheckpointError
 from pipelines.device.failures import is_device_error, is_out_of_memory
+from pipelines.device.graph_capture import CAPTURES
 from pipelines.device.memory import copy_mapped_weights
 from pipelines.protocol.chat import ChatCapabilities, ChatSpec
 

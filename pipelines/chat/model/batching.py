@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import torch
 
-from pipelines.chat.model.decode_graphs import CAPTURES
 from pipelines.chat.model.length_rules import LengthRules, read_rules
 from pipelines.chat.model.model_runner import Chunk, ModelRunner
 from pipelines.device.failures import is_device_error, is_out_of_memory
+from pipelines.device.graph_capture import CAPTURES
 
 TRIED_OPERATIONS: Final = {"cpu": 2e11, "cuda": 2e15}  # that trying a threshold may take: seconds
 OF_MODELS: Final = (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError)

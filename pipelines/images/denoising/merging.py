@@ -26,6 +26,7 @@ from pipelines.images.denoising.forward_arguments import (
     split,
     structure,
 )
+from pipelines.images.denoising.pass_graphs import PassGraphs
 from pipelines.images.scheduling.row_limits import PassShape, RowLimits
 from pipelines.images.scheduling.scheduler import DeviceScheduler, DeviceTurn, ForwardRequest
 
@@ -42,9 +43,12 @@ class Sharing(NamedTuple):
 
 class ForwardMerger:
     """Answers the calls of a denoiser. Those of threads without a turn pass through. With a reason as `refused` runs
-    take turns, and none shares a pass."""
+    take turns, and none shares a pass. `graphs` repeat passes that come again."""
 
-    def __init__(self, denoiser: Any, sharing: Sharing, refused: str | None = None) -> None:
+    def __init__(
+        self, denoiser: Any, sharing: Sharing, refused: str | None = None, graphs: PassGraphs | None = None
+    ) -> None:
+        self.graphs = graphs
         self._denoiser = denoiser
         self._signature = inspect.signature(denoiser.forward)
         self._scheduler, self._limits = sharing
@@ -106,7 +110,7 @@ class ForwardMerger:
     def _run_alone(self, request: ForwardRequest, shape: PassShape | None) -> None:
         try:
             with self._timer.measure(lambda seconds: self._limits.record(shape, 1, seconds)):
-                request.output = self._forward(**request.arguments)
+                request.output = self._pass(request.arguments)
         except Exception as error:
             request.error = error
         request.done = True
@@ -131,10 +135,13 @@ class ForwardMerger:
             request.output, request.done, request.merged = output, True, True
         return True
 
+    def _pass(self, arguments: Mapping[str, Any]) -> Any:
+        return self._forward(**arguments) if self.graphs is None else self.graphs.compute(self._forward, arguments)
+
     def _in_one_pass(self, requests: list[ForwardRequest]) -> list[Any]:
         layouts = [Layout.of(request.arguments) for request in requests]
         merged = merge([request.arguments for request in requests], layouts)
-        return split(self._forward(**merged), layouts)
+        return split(self._pass(merged), layouts)
 
     def _check_independence(
         self, form: Hashable, requests: list[ForwardRequest], outputs: list[Any], shape: PassShape | None

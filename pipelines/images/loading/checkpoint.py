@@ -230,23 +230,33 @@ class Checkpoint:
             held = bool(self.adapters.drawing)
             self.controls.activate(self.pipeline(None, sampling), self.denoiser, controls, held=held)
         found: dict[str, Any] = {"control_files": hashes} if (hashes := self.controls.found(controls)) else {}
-        if runtime.lora_folder is None:
-            return found
-        requested = runtime_options.requested_adapters(runtime, sampling.loras)
-        always = runtime_options.catalog_adapters(runtime)
-        pipeline = self.pipeline(None, sampling)
-        hashes = self.adapters.activate(pipeline, always, requested)
-        self.prompts.set_adapters(self.adapters.encoder_adapters(pipeline, always | requested))
-        return found | ({"adapters": hashes} if hashes else {})
+        if runtime.lora_folder is not None:
+            requested = runtime_options.requested_adapters(runtime, sampling.loras)
+            always = runtime_options.catalog_adapters(runtime)
+            pipeline = self.pipeline(None, sampling)
+            hashes = self.adapters.activate(pipeline, always, requested)
+            self.prompts.set_adapters(self.adapters.encoder_adapters(pipeline, always | requested))
+            found |= {"adapters": hashes} if hashes else {}
+        if self.merger is not None and self.merger.graphs is not None:
+            strengths = [(each.name, each.strength) for each in self.controls.of_kind(("ip-adapter",), controls)]
+            self.merger.graphs.require((sampling.loras, strengths, found))
+        return found
 
     def is_outdated(self, sampling: Sampling, controls: Sequence[ControlInput]) -> bool:
         """Return whether the file of an adapter or control of a run has changed since it was read."""
         requested = runtime_options.requested_adapters(self.spec.runtime, sampling.loras)
         return self.adapters.is_outdated(requested) or self.controls.is_outdated(controls)
 
-    def move(self, device: torch.device) -> None:
-        """Move the weights to another device, in place. Kept prompts are dropped."""
+    def forget(self, *, in_use: bool) -> None:
+        """Free what only makes later images quicker: kept prompts, and graphs of passes."""
         self.prompts.clear()
+        if self.merger is not None and self.merger.graphs is not None:
+            graphs = self.merger.graphs
+            graphs.clear_at_next_pass() if in_use else graphs.clear()
+
+    def move(self, device: torch.device) -> None:
+        """Move the weights to another device, in place. Kept prompts are dropped, and graphs."""
+        self.forget(in_use=False)
         self.controls.deactivate(self.denoiser)
         parts = [part for part in self.components.values() if isinstance(part, torch.nn.Module)]
         elsewhere = [] if self.encoders_device is None else text_encoders(self.components)

@@ -130,7 +130,7 @@ class CheckpointCache:
 
     async def _free_unused(self) -> None:
         for loaded in self._loaded.values():
-            loaded.checkpoint.prompts.clear()
+            loaded.checkpoint.forget(in_use=loaded.ref_count > 0)
         unused = [key for key, each in self._loaded.items() if each.on_device and not each.ref_count]
         evicted = [victim for key in unused if (victim := self._evict(key))]
         self._announce()

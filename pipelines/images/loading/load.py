@@ -5,7 +5,7 @@ Diffusers loads them: safetensors only, offline, and no code from the checkpoint
 pipelines of all tasks share the same modules.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,13 +22,14 @@ from pipelines.checkpoints.inspection.beside_folders import inspect_file
 from pipelines.checkpoints.memory.device_bytes import stays_float8
 from pipelines.checkpoints.weight_file.file import WeightFile
 from pipelines.device.failures import is_device_error, is_out_of_memory
+from pipelines.device.graph_capture import CAPTURES
 from pipelines.device.memory import Budgets, compute_dtype
 from pipelines.device.staged_copy import move_modules
-from pipelines.families.generic import Family
 from pipelines.families.registry import family_of
 from pipelines.images.denoising.merging import ForwardMerger, Sharing
 from pipelines.images.denoising.noise_schedulers import apply_file_scheduler
 from pipelines.images.denoising.own_noise import watch_noise
+from pipelines.images.denoising.pass_graphs import PassGraphs
 from pipelines.images.denoising.step_caches import StepCaches
 from pipelines.images.loading import runtime_options
 from pipelines.images.loading.checkpoint import Checkpoint, identity_of
@@ -43,7 +44,7 @@ from pipelines.images.loading.shared_parts import SharedParts, origin_of
 from pipelines.images.loading.single_file_names import check_headers, check_text_encoders
 from pipelines.images.loading.single_files import load_denoiser, load_whole
 from pipelines.images.loading.upscalers import load_upscaler
-from pipelines.images.modular import pipeline_class_of
+from pipelines.images.modular import is_modular, pipeline_class_of
 from pipelines.images.parallel.choice import check_attention
 from pipelines.images.parallel.encoders import add_device_hooks, text_encoders
 from pipelines.images.parallel.group import Group
@@ -103,14 +104,18 @@ def load_checkpoint(
         split = group.share(denoiser, runtime.parallel)
     merger = None
     if sharing is not None:
-        own = {name: part for name, part in pipeline.components.items() if name not in found}
-        own = {name: part for name, part in own.items() if not is_cast(part, pipeline_class)}
-        merger = _let_runs_share(own, denoiser, runtime, sharing, device, family_of(name))
+        merger = _merger(denoiser, sharing, runtime, device, pipeline_class)
+        elsewhere = [*found.values(), *([] if merger is None else [denoiser])]
+        own = [part for part in pipeline.components.values() if all(part is not each for each in elsewhere)]
+        _let_runs_take_turns(own, sharing, device, pipeline_class)
     require_whole_prompts(denoiser)
     shared.keep(resolved, origin, dtype, device, pipeline.components)
     step_caches = StepCaches(denoiser) if runtime.cache is not None else None
-    config = {key: value for key, value in pipeline.config.items() if not key.startswith("_")}
-    config = {key: value for key, value in config.items() if key not in pipeline.components}
+    config = {
+        key: value
+        for key, value in pipeline.config.items()
+        if not key.startswith("_") and key not in pipeline.components
+    }
     multiple = family_of(name).size_multiple(pipeline)
     tasks = task_classes(pipeline_class)
     components = dict(pipeline.components)
@@ -245,27 +250,32 @@ def _to_channels_last(components: dict[str, Any]) -> None:
             part.to(memory_format=torch.channels_last)
 
 
-def _let_runs_share(
-    components: dict[str, Any],
-    denoiser: Any,
-    runtime: Runtime,
-    sharing: Sharing,
-    device: torch.device,
-    family: Family,
+def _merger(
+    denoiser: Any, sharing: Sharing, runtime: Runtime, device: torch.device, pipeline_class: type[Any]
 ) -> ForwardMerger | None:
-    """Let several runs take turns on the device. A turn starts with every forward pass of a component, and with every
-    tile that a codec encodes or decodes; on a CPU, where a tile can take as long as a whole draft, with every block of
-    the codec.
+    """Let runs meet in the denoiser, unless it caches steps: those caches work within a pass. Passes become graphs
+    where they are repeated as they are: not where weights come and go or are elsewhere, where a call changes the
+    denoiser, and with guiders, which do too."""
+    if runtime.cache is not None:
+        return None
+    family = family_of(pipeline_class.__name__)
+    stays = runtime.offload in {"none", "encoders"} and (runtime.gpus == 1 or runtime.parallel == "encoders")
+    unchanged = family.at_once and not is_modular(pipeline_class) and not runtime.compile
+    graphs = PassGraphs(device) if device.type in CAPTURES and stays and unchanged else None
+    return ForwardMerger(denoiser, sharing, family.separate_passes, graphs)
 
-    Runs meet in the denoiser, unless it caches steps: those caches work within a pass. A codec that pipelines cast
-    around its passes must not be among the components: another run would meet it in the wrong dtype.
+
+def _let_runs_take_turns(
+    components: Iterable[Any], sharing: Sharing, device: torch.device, pipeline_class: type[Any]
+) -> None:
+    """Let runs take turns on the device, in the components in which they do not meet. A turn starts with every forward
+    pass, and with every tile that a codec encodes or decodes; on a CPU, where a tile can take as long as a whole draft,
+    with every block of the codec.
+
+    A codec that pipelines cast around its passes is left out: another run would meet it in the wrong dtype.
     """
-    merger = None
-    if runtime.cache is None:
-        merger = ForwardMerger(denoiser, sharing, family.separate_passes)
-        components = {name: part for name, part in components.items() if part is not denoiser}
-    for part in components.values():
-        if isinstance(part, torch.nn.Module):
+    for part in components:
+        if isinstance(part, torch.nn.Module) and not is_cast(part, pipeline_class):
             halves = [half for half in (getattr(part, "encoder", None), getattr(part, "decoder", None)) if half]
             for module in halves if hasattr(part, "decode") and halves else [part]:
                 module.register_forward_pre_hook(sharing.scheduler.yield_point)
@@ -273,7 +283,6 @@ def _let_runs_share(
                 for half in halves:
                     for block in _blocks(half):
                         block.register_forward_pre_hook(sharing.scheduler.yield_within_pass)
-    return merger
 
 
 def _blocks(half: torch.nn.Module) -> list[torch.nn.Module]:

@@ -9,9 +9,10 @@ import torch
 
 from pipelines.chat.engine import ChatEngine
 from pipelines.chat.loading.checkpoint import load_chat
-from pipelines.chat.model.decode_graphs import CAPTURES, Run, graph_bytes
+from pipelines.chat.model.decode_graphs import graph_bytes
 from pipelines.chat.model.kv_pages import PAGE
 from pipelines.chat.model.model_runner import Chunk, ModelRunner
+from pipelines.device.graph_capture import CAPTURES, Run
 from pipelines.device.memory import available_bytes
 from pipelines.protocol.chat import ChatFinished, ChatJob, ChatSpec
 from tests.engines.chat_jobs import letters, run

@@ -1,0 +1,207 @@
+"""A denoiser's forward passes as CUDA graphs: launching thousands of small kernels takes the host longer than a GPU
+needs to compute them, at 512 px on any machine. A graph is one launch, and gives the same bits.
+
+A graph repeats what was launched once, with the same shapes and places: it belongs to a form, which is the arguments'
+shapes and plain values. Its inputs are copied to where it reads them. It is of no use once weights have moved, or
+adapters have changed.
+"""
+
+import contextlib
+import sys
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, Final
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from pipelines.device.failures import clear_frames, is_device_error, is_out_of_memory, is_responsive
+from pipelines.device.graph_capture import CAPTURES, Capture, Run
+
+MOST_GRAPHS: Final = 24  # of a checkpoint, the last used
+MOST_FORMS: Final = 1024  # that are counted
+CAPTURED_AT: Final = 12  # passes of a form: capturing costs a pass, which a form that does not come again never repays
+RETRIED_AFTER: Final = 512  # passes of a form whose graph has found no memory
+
+Form = Hashable
+Forward = Callable[..., Any]
+
+
+class Uncapturable(Exception):
+    """The arguments have a form that a graph can't have."""
+
+
+class PassGraphs:
+    """The captured passes of one denoiser, for the runs that take turns in it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._passes: OrderedDict[Form, _CapturedPass] = OrderedDict()
+        self._asked: Counter[Form] = Counter()
+        self._capture: Capture | None = None
+        self._state: object = None
+        self._unwanted = False
+        self.refused: str | None = None  # why the denoiser's passes can't be captured
+
+    def clear(self) -> None:
+        """Drop all graphs, and free their memory, of a denoiser that no run uses."""
+        self._passes.clear()
+        self._capture = None  # no graph can join a pool that is freed
+
+    def clear_at_next_pass(self) -> None:
+        """Drop all graphs before another pass is computed: one may be at work."""
+        self._unwanted = True
+
+    def require(self, state: object) -> None:
+        """Drop all graphs before the next pass if what changes the denoiser, such as adapters, is not what they were
+        captured with."""
+        if state != self._state:
+            self._state = state
+            self.clear_at_next_pass()
+
+    def compute(self, forward: Forward, arguments: Mapping[str, Any]) -> Any:
+        """Return the output of a pass, by its graph if there is one."""
+        if self._unwanted:
+            self._unwanted = False
+            self.clear()
+        if self.refused is not None:
+            return forward(**arguments)
+        leaves, spec = tree_flatten(dict(arguments))
+        try:
+            form = _form(leaves, spec, self._device)
+        except Uncapturable:
+            return forward(**arguments)
+        captured = self._passes.get(form)
+        if captured is None and self._is_due(form):
+            captured = self._captured(form, forward, leaves, spec)
+        if captured is None:
+            return self._launched(forward, arguments)
+        self._passes.move_to_end(form)
+        return captured.replay(leaves)
+
+    def _launched(self, forward: Forward, arguments: Mapping[str, Any]) -> Any:
+        """Compute kernel by kernel, again without graphs if their memory is missing."""
+        try:
+            return forward(**arguments)
+        except Exception as error:
+            if not self._passes or not is_out_of_memory(error):
+                raise
+            clear_frames(error)
+        self._give_up()
+        return forward(**arguments)
+
+    def _is_due(self, form: Form) -> bool:
+        if len(self._asked) > MOST_FORMS:
+            self._asked.clear()
+        self._asked[form] += 1
+        return self._asked[form] >= CAPTURED_AT
+
+    def _give_up(self) -> None:
+        for form in self._passes:
+            self._asked[form] = CAPTURED_AT - RETRIED_AFTER
+        self.clear()
+
+    def _captured(self, form: Form, forward: Forward, leaves: list[Any], spec: TreeSpec) -> "_CapturedPass | None":
+        try:
+            self._capture = self._capture or CAPTURES[self._device.type]()
+            captured = _CapturedPass(forward, self._capture, leaves, spec)
+        except RuntimeError as error:
+            if is_device_error(error) and not is_responsive(self._device):
+                raise
+            clear_frames(error)
+            self._give_up()
+            self._asked[form] = CAPTURED_AT - RETRIED_AFTER
+            if not is_out_of_memory(error):
+                self._refuse(str(error).strip().partition("\n")[0])
+            return None
+        if not captured.is_same:
+            self._give_up()
+            self._refuse("what a graph repeats has other bits")
+            return None
+        self._passes[form] = captured
+        if len(self._passes) > MOST_GRAPHS:
+            self._passes.popitem(last=False)
+        return captured
+
+    def _refuse(self, why: str) -> None:
+        self.refused = why
+        print(f"A denoiser's passes are launched kernel by kernel, as they can't be captured: {why}", file=sys.stderr)
+
+
+class _CapturedPass:
+    """A pass of one form. Its inputs lie where the graph reads them, and its output where the graph writes it."""
+
+    def __init__(self, forward: Forward, capture: Capture, leaves: list[Any], spec: TreeSpec) -> None:
+        self._inputs = [torch.empty_like(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        arguments = tree_unflatten(self._inputs, spec)
+        _fill(self._inputs, leaves)
+        read: list[torch.Tensor] = []
+        first: list[Any] = []
+
+        def run() -> None:
+            with _Read() if not read else contextlib.nullcontext() as reading:
+                made, self._spec = tree_flatten(forward(**arguments))
+            if reading is not None:
+                read.extend(reading.tensors.values())
+                first.extend(made)
+                self._outputs = [torch.empty_like(each) if isinstance(each, torch.Tensor) else each for each in made]
+            _fill(self._outputs, made)
+
+        self._replay: Run = capture(run)
+        self._read = read  # what the pass takes beside its arguments: a cache of the library's may let go of it
+        self._replay()
+        self.is_same = all(map(_same_bits, first, self._outputs))
+
+    def replay(self, leaves: list[Any]) -> Any:
+        """Return the output for these arguments, in memory of its own."""
+        _fill(self._inputs, leaves)
+        self._replay()
+        return tree_unflatten(
+            [each.clone() if isinstance(each, torch.Tensor) else each for each in self._outputs], self._spec
+        )
+
+
+def _fill(places: Iterable[Any], values: Iterable[Any]) -> None:
+    for place, value in zip(places, values, strict=True):
+        if isinstance(place, torch.Tensor):
+            place.copy_(value)
+
+
+def _same_bits(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+    return bool(one == other)
+
+
+class _Read(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the tensors that operations take and that none of them has made."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.tensors: dict[int, torch.Tensor] = {}
+        self._made: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for each in tree_flatten((args, kwargs or {}))[0]:
+            if isinstance(each, torch.Tensor) and id(each) not in self._made:
+                self.tensors[id(each)] = each
+        result = func(*args, **(kwargs or {}))
+        self._made |= {id(each) for each in tree_flatten(result)[0] if isinstance(each, torch.Tensor)}
+        return result
+
+
+def _form(leaves: list[Any], spec: TreeSpec, device: torch.device) -> Form:
+    """Return what a graph is bound to. Raises Uncapturable for values of the host's that may differ without its being
+    seen."""
+
+    def form(leaf: Any) -> Hashable:
+        if isinstance(leaf, torch.Tensor):
+            if leaf.device.type != device.type:
+                raise Uncapturable
+            return leaf.dtype, leaf.shape, leaf.stride()
+        if leaf is None or isinstance(leaf, bool | int | float | str | torch.dtype | torch.device):
+            return type(leaf), leaf
+        raise Uncapturable
+
+    return tuple(map(form, leaves)), spec
