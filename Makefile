@@ -2,8 +2,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
-SERVER := $(VENV)/installed-server
 EXTRAS ?=
+# One for each set of extras: `make install EXTRAS=postgres` adds to what is there
+SERVER := $(VENV)/installed-server$(if $(EXTRAS),-$(EXTRAS))
 # A bundle's wheels are used without an index, and without the settings of pip that this user may have
 PIP    := $(BIN)/pip $(if $(wildcard wheels/*.whl),--isolated) --quiet --disable-pip-version-check
 INSTALL = $(PIP) install $(if $(wildcard wheels/*.whl),--no-index --find-links wheels) --constraint constraints.txt

@@ -2,7 +2,8 @@
 
 import configparser
 import getpass
-import importlib.metadata
+import http.server
+import json
 import os
 import pwd
 import re
@@ -10,20 +11,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import crossplane
-import kubernetes_validate
 import pytest
 import yaml
 
-from server.backends.cluster.engines_file import read_engines
-from server.backends.object_storage import SCHEMES
 from server.data_folders import REPOSITORY
 from server.settings import Settings
+from tests.unit.test_kubernetes import LARGEST_ON_HOST_GIB, OTHERS_ON_HOST_GIB
 
 DEPLOY = REPOSITORY / "deploy"
 DOCKERFILE = (REPOSITORY / "Dockerfile.cuda").read_text()
@@ -67,6 +67,10 @@ def test_the_unit_waits_for_the_drain_and_restarts(defaults: Settings) -> None:
     assert (service["KillSignal"], service["Restart"], service["UMask"]) == ("SIGTERM", "on-failure", "0077")
     assert service["ExecStart"].endswith("/darkroom serve")
     assert service["User"] == "darkroom"
+    assert service["OOMPolicy"] == "continue"  # else the kernel's kill of a worker ends the server
+    # NoNewPrivileges keeps CUDA from loading the module itself
+    assert service["ExecStartPre"] == "-+/usr/bin/nvidia-modprobe -u -c 0"
+    assert {"nvidia-persistenced.service", "nvidia-fabricmanager.service"} <= {*unit["Unit"]["After"].split()}
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
@@ -119,6 +123,15 @@ def test_compose_is_what_its_specification_allows() -> None:
         [*command, str(DEPLOY / "compose.yaml")], capture_output=True, text=True, timeout=60, check=False
     )
     assert checked.returncode == 0, checked.stdout
+
+
+def test_compose_gets_the_variables_that_its_comment_writes_and_needs_no_proxy(compose: dict[str, Any]) -> None:
+    text = (DEPLOY / "compose.yaml").read_text()
+    (comment,) = re.findall(r'echo "(\w+)=\S.*" > deploy/\.env$', text, re.M)
+    assert set(re.findall(r"\$\{(\w+)", text)) == {comment}
+    assert "/deploy/.env" in (REPOSITORY / ".gitignore").read_text().splitlines()
+    assert compose["services"]["grafana"]["environment"]["NO_PROXY"] == "prometheus"  # its data source
+    assert "127.0.0.1" in compose["services"]["postgres"]["healthcheck"]["test"]  # while it is made it has no TCP
 
 
 def test_what_compose_mounts_is_there(compose: dict[str, Any]) -> None:
@@ -191,20 +204,58 @@ def test_the_image_runs_on_a_gpu_as_a_user_and_tells_its_health(defaults: Settin
     users = [number for number, line in enumerate(lines) if line.startswith("USER ")]
     assert [lines[number] for number in users] == ["USER 1000"]
     assert any("useradd --uid 1000 --create-home darkroom" in line for line in lines[: users[0]])
-    (environment,) = (line for line in lines if line.startswith("ENV "))
-    values = dict(word.split("=", 1) for word in environment.split()[1:])
-    assert values.keys() <= setting_names()
+    environment = [word for line in lines if line.startswith("ENV ") for word in line.split()[1:]]
+    values = dict(word.split("=", 1) for word in environment)
+    assert {name for name in values if name.startswith("DARKROOM_")} <= setting_names()
     assert values["DARKROOM_DEVICE"] == "cuda"
+    # Without them `docker run --runtime=nvidia` starts the container without a GPU
+    assert (values["NVIDIA_VISIBLE_DEVICES"], values["NVIDIA_DRIVER_CAPABILITIES"]) == ("all", "compute,utility")
     assert f"VOLUME {values['DARKROOM_HOME']}" in lines
     assert f"EXPOSE {defaults.port}" in lines
-    (health,) = (line for line in lines if line.startswith("HEALTHCHECK "))
-    assert f"http://127.0.0.1:{defaults.port}/readyz" in health
-    assert lines[-1] == 'CMD ["darkroom", "serve"]'
+    # As process 1 it would leave the children of killed workers behind as zombies
+    assert lines[-2:] == ['ENTRYPOINT ["tini", "--"]', 'CMD ["darkroom", "serve"]']
+    assert any("apt-get install" in line and " tini " in line for line in lines)
     (extras,) = (line.partition("=")[2].split(",") for line in lines if line.startswith("ARG EXTRAS="))
     assert (
         set(extras)
         <= tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
     )
+
+
+class Ready(http.server.BaseHTTPRequestHandler):
+    """A server's /readyz, with the status that its server has."""
+
+    def do_GET(self) -> None:
+        self.send_response(self.server.status if self.path == "/readyz" else 404)  # type: ignore[attr-defined]
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_the_image_tells_its_health_whatever_proxy_is_set(status: int) -> None:
+    (line,) = (line for line in instructions() if line.startswith("HEALTHCHECK "))
+    command = json.loads(line.partition(" CMD ")[2])
+    proxies = {f"{scheme}_PROXY": "http://127.0.0.1:9" for scheme in ("HTTP", "HTTPS", "ALL")}
+    with http.server.HTTPServer(("127.0.0.1", 0), Ready) as server:
+        server.status = status  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        environment = {**proxies, **{name.lower(): value for name, value in proxies.items()}}
+        environment["DARKROOM_PORT"] = str(server.server_port)
+        asked = subprocess.run([sys.executable, *command[1:]], env=environment, timeout=60, check=False)
+        server.shutdown()
+    assert command[0] == "python"
+    assert asked.returncode == (0 if status == 200 else 1)
+
+
+def test_the_image_has_nothing_that_its_linter_objects_to(tmp_path: Path) -> None:
+    linter = Path(sys.executable).with_name("hadolint")
+    broken = tmp_path / "Dockerfile"
+    broken.write_text("FROM python:3.12\nRUN cd /tmp && pip install torch\n")
+    files = [REPOSITORY / "Dockerfile.cuda", broken]
+    good, bad = (subprocess.run([linter, file], capture_output=True, text=True, check=False) for file in files)
+    assert (good.returncode, good.stdout) == (0, "")
+    assert "DL3003" in bad.stdout
 
 
 def test_the_image_leaves_no_lists_and_caches_behind() -> None:
@@ -220,105 +271,10 @@ def test_the_image_leaves_no_lists_and_caches_behind() -> None:
 def test_the_image_can_back_up_the_postgresql_that_is_shipped(compose: dict[str, Any]) -> None:
     (client,) = re.findall(r"postgresql-client-(\d+)", DOCKERFILE)
     servers = {compose["services"]["postgres"]["image"]}
-    servers |= set(re.findall(r"image: (postgres:\S+)", (DEPLOY / "kubernetes/postgres.yaml").read_text()))
+    servers |= set(
+        re.findall(r"image: (postgres:\S+)", (DEPLOY / "kubernetes" / "postgres" / "postgres.yaml").read_text())
+    )
     assert {int(re.split(r"[:.]", server)[1]) for server in servers} == {int(client)}
-
-
-def manifests(*names: str) -> list[dict[str, Any]]:
-    files = [DEPLOY / "kubernetes" / f"{name}.yaml" for name in names]
-    return [manifest for file in files for manifest in yaml.safe_load_all(file.read_text())]
-
-
-ONE, SEVERAL = ("darkroom", "postgres"), ("cluster/darkroom", "postgres")
-INSTALLATIONS = pytest.mark.parametrize("files", [ONE, SEVERAL], ids=["one", "several"])
-
-
-def test_every_manifest_is_of_an_installation() -> None:
-    found = {str(file.relative_to(DEPLOY / "kubernetes")) for file in (DEPLOY / "kubernetes").rglob("*.yaml")}
-    assert found == {f"{name}.yaml" for name in (*ONE, *SEVERAL, "kuberay")}
-
-
-@pytest.mark.parametrize(
-    "manifest",
-    manifests(*ONE, SEVERAL[0]),
-    ids=lambda manifest: f"{manifest['kind']}-{manifest['metadata']['name']}",
-)
-def test_kubernetes_knows_every_field(manifest: dict[str, Any]) -> None:
-    kubernetes_validate.validate(manifest, "1.33", strict=True)
-
-
-@INSTALLATIONS
-def test_pods_have_one_gpu_time_to_drain_and_no_privileges(defaults: Settings, files: tuple[str, ...]) -> None:
-    sets = {each["metadata"]["name"]: each["spec"] for each in manifests(*files) if each["kind"] == "StatefulSet"}
-    pod = sets["darkroom"]["template"]["spec"]
-    (server,) = pod["containers"]
-    assert sets["darkroom"]["replicas"] == (1 if files == ONE else 2)
-    assert server["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    assert pod["terminationGracePeriodSeconds"] >= defaults.drain_s + 30
-    assert pod["securityContext"]["runAsNonRoot"]
-    assert pod["enableServiceLinks"] is False  # they would set DARKROOM_PORT to an address
-    ours = {variable["name"] for variable in server["env"] if variable["name"].startswith("DARKROOM_")}
-    assert ours <= setting_names()
-    mounted = {mount["name"] for mount in server["volumeMounts"]}
-    claimed = {claim["metadata"]["name"] for claim in sets["darkroom"]["volumeClaimTemplates"]}
-    assert mounted == claimed | {volume["name"] for volume in pod["volumes"]}
-
-
-def test_pods_of_a_cluster_have_all_that_it_needs_and_reach_each_other() -> None:
-    found = {(each["kind"], each["metadata"]["name"]): each["spec"] for each in manifests(*SEVERAL)}
-    pods = found["StatefulSet", "darkroom"]
-    (server,) = pods["template"]["spec"]["containers"]
-    assert pods["template"]["spec"]["enableServiceLinks"] is False
-    values = {variable["name"]: variable.get("value") for variable in server["env"]}
-    assert {"DARKROOM_DATABASE", "DARKROOM_STORAGE", "DARKROOM_CLUSTER_SECRET"} <= values.keys()
-    assert values["DARKROOM_STORAGE"].partition("://")[0] in SCHEMES
-    url = f"http://$(POD_NAME).{pods['serviceName']}.$(POD_NAMESPACE).svc.cluster.local:9090"
-    assert values["DARKROOM_GATEWAY_URL"] == url
-    service = found["Service", pods["serviceName"]]
-    assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
-    policy = found["NetworkPolicy", "darkroom"]
-    for rules, side in ((policy["ingress"], "from"), (policy["egress"], "to")):
-        (rule,) = [rule for rule in rules if {"port": 9090} in rule["ports"]]
-        assert rule[side] == [{"podSelector": {"matchLabels": service["selector"]}}]
-
-
-def test_kuberay_has_pods_for_engines_and_servers_that_use_them(defaults: Settings, tmp_path: Path) -> None:
-    (items,) = manifests("kuberay")
-    claim, engines, cluster, front, inner, servers = items["items"]
-    for manifest in (claim, engines, front, inner, servers):
-        kubernetes_validate.validate(manifest, "1.33", strict=True)
-    ray = cluster["spec"]
-    assert ray["rayVersion"] == importlib.metadata.version("ray")
-    (gpus,) = ray["workerGroupSpecs"]
-    groups = [group["template"]["spec"] for group in (ray["headGroupSpec"], gpus, servers["spec"])]
-    for pod in groups:
-        whole = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ray"}, "spec": pod}
-        kubernetes_validate.validate(whole, "1.33", strict=True)
-        assert pod["terminationGracePeriodSeconds"] >= defaults.drain_s + 30
-        (container,) = pod["containers"]
-        values = {each["name"]: each.get("value") for each in container["env"]}
-        assert {name for name in values if not name.startswith(("RAY_", "POD_"))} <= setting_names()
-        assert (values["RAY_AUTH_MODE"], "RAY_AUTH_TOKEN" in values) == ("token", True)
-        assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
-    assert groups[1]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    assert values["RAY_ADDRESS"] == f"{cluster['metadata']['name']}-head-svc:6379"
-    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-    assert values["DARKROOM_CLUSTER"] == f"{mounts[engines['metadata']['name']]}/cluster.toml"
-    (tmp_path / "cluster.toml").write_text(engines["data"]["cluster.toml"])
-    assert read_engines(tmp_path / "cluster.toml", ())[0].count == "per-gpu"
-    labels = servers["spec"]["template"]["metadata"]["labels"]
-    assert front["spec"]["selector"] == inner["spec"]["selector"] == labels
-    assert servers["spec"]["serviceName"] == inner["metadata"]["name"]
-
-
-@INSTALLATIONS
-def test_every_selector_of_kubernetes_finds_pods(files: tuple[str, ...]) -> None:
-    pods = [
-        each["spec"]["template"]["metadata"]["labels"] for each in manifests(*files) if each["kind"] == "StatefulSet"
-    ]
-    for each in manifests(*files):
-        if each["kind"] == "Service":
-            assert each["spec"]["selector"] in pods
 
 
 def lint(script: Path) -> str:
@@ -392,6 +348,19 @@ def test_the_wrapper_has_the_units_paths() -> None:
     assert f"User={re.findall(r'^user=(.*)$', text, re.M)[0]}" in unit
 
 
+def test_make_installs_extras_into_an_environment_that_is_there(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(REPOSITORY / name, tmp_path)
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "installed-server").touch()
+
+    def would_run(*words: str) -> str:
+        return subprocess.check_output(["make", "--dry-run", "install", *words], cwd=tmp_path, text=True)
+
+    assert "pip" not in would_run()
+    assert "--editable '.[postgres,storage]'" in would_run("EXTRAS=postgres,storage")
+
+
 @pytest.fixture
 def shared_tmp() -> Iterator[Path]:
     """A folder that other users may enter: pytest's own are closed to them."""
@@ -409,12 +378,12 @@ def test_slurm_ends_the_job_after_its_drain(defaults: Settings) -> None:
     assert who == "B:TERM"
     assert float(seconds) >= defaults.drain_s + 30
     assert set(re.findall(r"export (DARKROOM_\w+)", script.read_text())) <= setting_names()
+    assert int(options["mem"].removesuffix("G")) >= LARGEST_ON_HOST_GIB + OTHERS_ON_HOST_GIB
 
 
 def test_the_versions_of_images_are_the_projects(compose: dict[str, Any]) -> None:
     pyproject = (REPOSITORY / "pyproject.toml").read_text()
     (version,) = re.findall(r'^version = "(.*)"', pyproject, re.M)
     assert compose["services"]["darkroom"]["image"] == f"darkroom:{version}"
-    for name in ("darkroom", "cluster/darkroom", "kuberay"):
-        assert f"image: darkroom:{version}" in (DEPLOY / "kubernetes" / f"{name}.yaml").read_text()
-    assert f"docker build -f Dockerfile.cuda -t darkroom:{version} ." in DOCKERFILE
+    for name in ("single", "cluster", "kuberay"):
+        assert f"image: darkroom:{version}" in (DEPLOY / "kubernetes" / name / "darkroom.yaml").read_text()
