@@ -29,6 +29,8 @@ OF_OTHERS = {  # of programs, clients, Lemonade
     *("server_sd.py", "image_defaults", "cfg_scale", "build/conformance"),
     *("init_by_array", "omp_pause_soft", "cu126", "XMP"),  # NumPy's C, OpenMP, PyTorch's index, JPEG
     *("cublasCreate", "cublasGemmEx"),
+    *("nvidia-uvm", "nvidia-modprobe", "nvidia-fabricmanager", "LD_LIBRARY_PATH", "--device", "--userns"),
+    *("compat", "runtimeClassName"),
     *("XControlNetPipeline", "XPipeline", "XImg2ImgPipeline", "XInpaintPipeline", "_px", "_s"),  # parts of names
     *("vPred", "alpha_bar", "a_s_s", "clip_skip", "Later2DModel"),  # of files, papers, texts; examples of what is not
 }
