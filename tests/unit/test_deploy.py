@@ -108,6 +108,7 @@ def test_caddy_has_the_same_limits(defaults: Settings) -> None:
 def test_compose_is_open_on_this_machine_alone_and_comes_back(compose: dict[str, Any], defaults: Settings) -> None:
     for name, service in compose["services"].items():
         assert service["restart"] == "unless-stopped", name
+        assert service["logging"] == {"driver": "local"}, name  # the default keeps all lines
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
         assert re.search(r":v?\d+\.\d+", service["image"]), f"{name} has no pinned version"
     darkroom = compose["services"]["darkroom"]
@@ -208,6 +209,7 @@ def test_the_image_runs_on_a_gpu_as_a_user_and_tells_its_health(defaults: Settin
     values = dict(word.split("=", 1) for word in environment)
     assert {name for name in values if name.startswith("DARKROOM_")} <= setting_names()
     assert values["DARKROOM_DEVICE"] == "cuda"
+    assert values["USER"] == "darkroom"  # torch before 2.13 wants a name, which ids of `--user` and OpenShift have not
     # Without them `docker run --runtime=nvidia` starts the container without a GPU
     assert (values["NVIDIA_VISIBLE_DEVICES"], values["NVIDIA_DRIVER_CAPABILITIES"]) == ("all", "compute,utility")
     assert f"VOLUME {values['DARKROOM_HOME']}" in lines
