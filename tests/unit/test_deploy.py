@@ -209,6 +209,9 @@ def test_the_image_runs_on_a_gpu_as_a_user_and_tells_its_health(defaults: Settin
     values = dict(word.split("=", 1) for word in environment)
     assert {name for name in values if name.startswith("DARKROOM_")} <= setting_names()
     assert values["DARKROOM_DEVICE"] == "cuda"
+    # Where Google's Kubernetes has the driver
+    assert "/usr/local/nvidia/lib64" in values["LD_LIBRARY_PATH"].split(":")
+    assert values["PATH"] == "$PATH:/usr/local/nvidia/bin"
     assert values["USER"] == "darkroom"  # torch before 2.13 wants a name, which ids of `--user` and OpenShift have not
     # Without them `docker run --runtime=nvidia` starts the container without a GPU
     assert (values["NVIDIA_VISIBLE_DEVICES"], values["NVIDIA_DRIVER_CAPABILITIES"]) == ("all", "compute,utility")
@@ -381,6 +384,21 @@ def test_slurm_ends_the_job_after_its_drain(defaults: Settings) -> None:
     assert float(seconds) >= defaults.drain_s + 30
     assert set(re.findall(r"export (DARKROOM_\w+)", script.read_text())) <= setting_names()
     assert int(options["mem"].removesuffix("G")) >= LARGEST_ON_HOST_GIB + OTHERS_ON_HOST_GIB
+
+
+def test_a_slurm_job_becomes_the_server_of_its_checkout(tmp_path: Path) -> None:
+    program = tmp_path / "checkout" / ".venv" / "bin" / "darkroom"
+    program.parent.mkdir(parents=True)
+    program.write_text('#!/bin/sh\necho "$$ $* $DARKROOM_HOME $DARKROOM_PORT $DARKROOM_DEVICE $(umask)"\n')
+    program.chmod(0o755)
+    job = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SLURM_JOB_ID": "4021234"}
+    job["SLURM_SUBMIT_DIR"] = str(tmp_path / "checkout")
+    run = subprocess.Popen(["bash", DEPLOY / "darkroom.sbatch"], env=job, stdout=subprocess.PIPE, text=True)
+    said, served = run.communicate(timeout=60)[0].splitlines()
+    # The script's own process: Slurm's signal reaches the server
+    assert served == f"{run.pid} serve {tmp_path}/darkroom-home 21234 cuda 0077"
+    assert "8080:127.0.0.1:21234" in said
+    assert f"{tmp_path}/darkroom-home/dev-key" in said
 
 
 def test_the_versions_of_images_are_the_projects(compose: dict[str, Any]) -> None:

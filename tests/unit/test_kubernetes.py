@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -115,11 +116,23 @@ def test_every_selector_finds_pods(folders: tuple[str, ...]) -> None:
     assert all(each["selector"] in labels for each in services)
 
 
-def test_a_catalog_is_copied_whole_or_not_at_all() -> None:
-    for folders in (SINGLE, CLUSTER):
-        pod = next(pod for pod in pods(folders) if "initContainers" in pod)
-        (copy,) = pod["initContainers"]
-        assert re.search(r"rm -rf (/data/\w+) && cp -r \S+ \1 && mv \1 /data/catalog", copy["command"][-1])
+@pytest.mark.parametrize("folders", [SINGLE, CLUSTER], ids=lambda folders: folders[-1])
+def test_a_catalog_is_copied_whole_once_and_stays(folders: tuple[str, ...], tmp_path: Path) -> None:
+    pod = next(pod for pod in pods(folders) if "initContainers" in pod)
+    (copy,) = pod["initContainers"]
+    (tmp_path / "model_configs").mkdir()
+    (tmp_path / "model_configs" / "a.toml").write_text("new")
+    home = tmp_path / "data"
+    (home / "copy").mkdir(parents=True)
+    (home / "copy" / "half.toml").touch()  # of a pod that was killed meanwhile
+    paths = {"/data": str(home), "/opt/darkroom": str(tmp_path)}
+    command = [re.sub("/data|/opt/darkroom", lambda found: paths[found[0]], word) for word in copy["command"]]
+    subprocess.run(command, check=True)
+    assert [file.name for file in home.rglob("*")] == ["catalog", "a.toml"]
+    (home / "catalog" / "a.toml").write_text("edited")
+    subprocess.run(command, check=True)
+    assert (home / "catalog" / "a.toml").read_text() == "edited"
+    assert not (home / "copy").exists()
 
 
 def test_pods_of_a_cluster_have_all_that_it_needs_and_reach_each_other() -> None:

@@ -30,7 +30,7 @@ OF_OTHERS = {  # of programs, clients, Lemonade
     *("init_by_array", "omp_pause_soft", "cu126", "XMP"),  # NumPy's C, OpenMP, PyTorch's index, JPEG
     *("cublasCreate", "cublasGemmEx"),
     *("nvidia-uvm", "nvidia-modprobe", "nvidia-fabricmanager", "LD_LIBRARY_PATH", "--device", "--userns"),
-    *("compat", "runtimeClassName"),
+    *("compat", "runtimeClassName", "bpf_prog_query", "nvidia_uvm", "modprobe", "no-cgroups"),
     *("XControlNetPipeline", "XPipeline", "XImg2ImgPipeline", "XInpaintPipeline", "_px", "_s"),  # parts of names
     *("vPred", "alpha_bar", "a_s_s", "clip_skip", "Later2DModel"),  # of files, papers, texts; examples of what is not
 }
