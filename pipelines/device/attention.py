@@ -305,6 +305,13 @@ def choose_attention(device: torch.device, records: Path | None) -> None:
         torch.nn.functional.scaled_dot_product_attention = AttentionChooser(device, ChoiceRecords(folder))
 
 
+def attention_identity() -> dict[str, str]:
+    """Return the kernels that compute attention here beside torch's choice, for the file of an image."""
+    chooser = torch.nn.functional.scaled_dot_product_attention
+    kernels = {each.kernel for each in chooser.choices.values()} if isinstance(chooser, AttentionChooser) else set()
+    return {"attention": ", ".join(sorted(kernels))} if kernels - {TORCH} else {}
+
+
 def attention_notes() -> tuple[str, ...]:
     """Return what the trials of this process have found, for the operator."""
     chooser = torch.nn.functional.scaled_dot_product_attention

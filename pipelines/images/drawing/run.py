@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pipelines.device.attention import attention_identity
 from pipelines.device.failures import Cancelled, watch_device
 from pipelines.images.denoising.step_observer import Pixels, PreviewFn
 from pipelines.images.drawing.pipeline import ImagePipeline
@@ -56,7 +57,7 @@ class Run:
         checkpoint.read_adapters(job.sampling, job.controls)
         with self._scheduler.acquire(self.turn):
             self._check_cancelled()
-            self.row.found |= {"drawn_by": dict(checkpoint.identity)}
+            self.row.found |= {"drawn_by": {**checkpoint.identity, **attention_identity()}}
             self.row.found |= watch_device(device, checkpoint.begin_run, job.sampling, job.controls)
             checkpoint.adapters.drawing.add(self)
             try:

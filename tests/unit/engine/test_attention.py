@@ -83,7 +83,9 @@ def refuse(call: AttentionCall) -> torch.Tensor:
     raise RuntimeError("Only supports head sizes of 64\nand a trace")
 
 
-def test_the_fastest_right_kernel_answers_and_wrong_ones_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_fastest_right_kernel_answers_and_wrong_ones_are_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     trials = Trials(slow=0.9, fast=0.5, wrong=0.1, refusing=0.1)
     chosen = chooser(
         trials, slow=by_torch, fast=lambda call: by_torch(call) * 1.0001, wrong=lambda call: by_torch(call) * 1.1,
@@ -98,6 +100,8 @@ def test_the_fastest_right_kernel_answers_and_wrong_ones_are_named(capsys: pytes
     assert "wrong" not in trials.timed
     assert "Attention by wrong is never used for float32, 4 heads of 16" in capsys.readouterr().err
     assert any("wrong is wrong here" in note for note in chosen.notes())
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", chosen)
+    assert attention.attention_identity() == {"attention": "fast"}
     times = len(trials.timed)
     answer(chosen, *operands)
     assert len(trials.timed) == times
@@ -108,6 +112,7 @@ def test_a_gain_within_noise_leaves_torch_its_choice() -> None:
     answer(chosen, *tensors())
     assert only(chosen).kernel == TORCH
     assert chosen.notes() == ()
+    assert attention.attention_identity() == {}
 
 
 def test_torchs_own_choice_can_be_the_wrong_one(monkeypatch: pytest.MonkeyPatch) -> None:
