@@ -20,6 +20,15 @@ def is_installed() -> bool:
     return STARTERS.is_dir()
 
 
+def extra_command(extra: str) -> str:
+    """Return how to add an extra of pyproject.toml to this installation."""
+    if is_installed():
+        return f"{sys.executable} -m pip install 'darkroom[{extra}]'"
+    if (REPOSITORY / "Makefile").exists():
+        return f"make install EXTRAS={extra}"
+    return f"docker build with --build-arg EXTRAS=...,{extra}"  # the image has neither a wheel nor the Makefile
+
+
 def user_data_folder() -> Path:
     """Return the folder in which this user's programs keep their data (XDG Base Directory Specification; on macOS the
     Library). Raises StartError for a user without a home."""

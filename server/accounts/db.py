@@ -43,6 +43,7 @@ from server.accounts.db_errors import READ_ONLY, is_failure, sqlstate, to_databa
 from server.accounts.postgresql import ANSWER_LIMIT_S, limit_answers, replace_nul
 from server.accounts.schema import is_newer, newest_schema, schema_problem, upgrade
 from server.clock import Clock
+from server.data_folders import extra_command
 from server.errors import DatabaseBusy, DatabaseFailed, StartError
 from server.threads import NotBegun, Threads
 
@@ -247,9 +248,7 @@ class Database:
         try:
             engine = self._create_engine(connections)
         except ModuleNotFoundError as error:
-            raise StartError(
-                f"DARKROOM_DATABASE needs {error.name}: .venv/bin/pip install -e '.[postgres]'."
-            ) from error
+            raise StartError(f"DARKROOM_DATABASE needs {error.name}: {extra_command('postgres')}") from error
         if self.is_sqlite:
             _set_up_sqlite(engine, read_only=read_only)
             return engine

@@ -17,6 +17,7 @@ import structlog
 
 from server.backends.proxies import store_options
 from server.backends.storage import MARK, MOST_OF_MARK, NAME, TRASH, LocalStorage, Storage
+from server.data_folders import extra_command
 from server.errors import StartError, StorageFailed
 
 log = structlog.stdlib.get_logger("darkroom.storage")
@@ -43,7 +44,7 @@ class ObjectStorage(Storage):
             from obstore.exceptions import BaseError
             from obstore.store import from_url
         except ImportError as error:
-            message = f"DARKROOM_STORAGE is {url}: object stores need pip install 'darkroom[storage]'."
+            message = f"DARKROOM_STORAGE is {url}: object stores need more packages: {extra_command('storage')}"
             raise StartError(message) from error
         self._obstore = obstore
         self._error = BaseError

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import httpx
 import structlog
 
+from server.data_folders import extra_command
 from server.errors import StartError
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class OidcProvider:
         try:
             import authlib  # noqa: F401  # its parts are imported where they are used
         except ImportError as error:
-            raise StartError("DARKROOM_OIDC_ISSUER needs .venv/bin/pip install -e '.[oidc]'.") from error
+            raise StartError(f"DARKROOM_OIDC_ISSUER needs more packages: {extra_command('oidc')}") from error
         self._client = client
         self._http = http
         self._lock = asyncio.Lock()

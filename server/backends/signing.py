@@ -15,6 +15,7 @@ import structlog
 
 from pipelines.protocol.images import EncodedImage, Encoding, Finished
 from pipelines.protocol.provenance import DigitalSource, digital_source_type
+from server.data_folders import extra_command
 from server.errors import EngineFailure, StartError
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def open_signer(certificate: Path | None, key: Path | None, *, marks: bool) -> I
     try:
         from c2pa import C2paSignerInfo, Context, Reader, Settings, Signer
     except ImportError as error:
-        raise StartError("DARKROOM_C2PA_CERTIFICATE needs .venv/bin/pip install -e '.[c2pa]'.") from error
+        raise StartError(f"DARKROOM_C2PA_CERTIFICATE needs more packages: {extra_command('c2pa')}") from error
     try:
         chain, secret = certificate.read_bytes(), key.read_bytes()
         context = Context(Settings.from_dict(SETTINGS))

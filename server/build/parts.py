@@ -32,6 +32,7 @@ from server.backends.proxies import proxy_for
 from server.backends.upstream import UpstreamClient
 from server.backends.worker_pool import WorkerPool
 from server.catalog.images import Catalog
+from server.data_folders import extra_command
 from server.errors import StartError
 from server.flows.catalog.start import compare_weights
 from server.moderation.policy import Policy, PolicyError, load_policy
@@ -116,7 +117,7 @@ def _open_cluster(settings: Settings, models: tuple[str, ...]) -> "RayCluster":
         path = settings.cluster
         raise StartError(f"DARKROOM_CLUSTER names cluster.toml, and {path} is no file. RAY_ADDRESS says where Ray is.")
     if find_spec("ray") is None:
-        raise StartError("DARKROOM_CLUSTER needs Ray, which is not installed: pip install 'darkroom[cluster]'")
+        raise StartError(f"DARKROOM_CLUSTER needs Ray, which is not installed: {extra_command('cluster')}")
     from server.backends.cluster.engines_file import engines_hash, read_engines
     from server.backends.cluster.node_properties import describe_node
     from server.backends.cluster.ray_cluster import RayCluster

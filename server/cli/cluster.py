@@ -11,6 +11,7 @@ import typer
 
 from server.cli.environment import open_database, read_settings
 from server.cli.printing import JsonFlag, show_rows
+from server.data_folders import extra_command
 from server.errors import StartError
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def _require_ray() -> None:
     from importlib.util import find_spec
 
     if find_spec("ray") is None:
-        raise StartError("This needs Ray, which is not installed: pip install 'darkroom[cluster]'")
+        raise StartError(f"This needs Ray, which is not installed: {extra_command('cluster')}")
 
 
 def _ask_engines() -> dict[str, tuple[Any, dict[str, Any]]]:

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from opentelemetry.trace import NoOpTracer, Span, SpanKind, StatusCode, Tracer, format_trace_id
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from server.data_folders import extra_command
 from server.errors import StartError
 
 PROPAGATOR = TraceContextTextMapPropagator()
@@ -64,7 +65,7 @@ class Tracing:
 
             from server.telemetry.span_export import CollectorExporter
         except ImportError as error:
-            raise StartError("DARKROOM_TRACING needs more packages: pip install -e '.[tracing]'") from error
+            raise StartError(f"DARKROOM_TRACING needs more packages: {extra_command('tracing')}") from error
         resource = Resource.create({"service.name": "darkroom", "service.version": version("darkroom")})
         provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         exporter = CollectorExporter(f"{endpoint.rstrip('/')}/v1/traces", proxy)

@@ -3,6 +3,7 @@
 import importlib.metadata
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ Manifest = dict[str, Any]
 SINGLE, CLUSTER, KUBERAY = ("postgres", "single"), ("postgres", "cluster"), ("kuberay",)
 INSTALLATIONS = pytest.mark.parametrize("folders", [SINGLE, CLUSTER, KUBERAY], ids=lambda folders: folders[-1])
 LARGEST_ON_HOST_GIB = 69  # page-locked: FLUX.2 [dev] with its encoders on the host, as `auto` has it on 80 GB cards
+NEEDED = {"DARKROOM_DATABASE": "postgres", "DARKROOM_STORAGE": "storage", "DARKROOM_CLUSTER": "cluster"}  # extras
 OTHERS_ON_HOST_GIB = 20  # the processes, images of clients, a checkpoint that is read while another one serves
 
 
@@ -104,6 +106,20 @@ def test_a_gpu_has_memory_for_the_largest_checkpoint_and_no_other_pod_sees_one(f
         elif container["name"] != "postgres":
             assert variables(container)["NVIDIA_VISIBLE_DEVICES"] == "void"
     assert with_gpu == 1
+
+
+@INSTALLATIONS
+def test_the_image_has_the_packages_that_the_settings_need(folders: tuple[str, ...]) -> None:
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    comments = "".join(file.read_text() for folder in folders for file in (FOLDER / folder).glob("*.yaml"))
+    built = re.findall(r"--build-arg EXTRAS=(\S+)", comments) or re.findall(
+        r"^ARG EXTRAS=(\S+)$", (REPOSITORY / "Dockerfile.cuda").read_text(), re.M
+    )
+    packages = {package for extra in built[0].split(",") for package in extras[extra]}
+    for pod in pods(folders):
+        given = variables(pod["containers"][0])
+        needed = [extra for setting, extra in NEEDED.items() if setting in given]
+        assert {package for extra in needed for package in extras[extra]} <= packages
 
 
 @INSTALLATIONS

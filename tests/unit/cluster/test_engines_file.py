@@ -87,5 +87,5 @@ def test_without_ray_the_cluster_is_refused_in_one_line() -> None:
     hidden = "import sys; sys.modules['ray'] = None; from server.cli.app import main; main()"
     command = [sys.executable, "-c", hidden, "cluster", "status"]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, timeout=600, check=False)
-    said = ["This needs Ray, which is not installed: pip install 'darkroom[cluster]'"]
+    said = ["This needs Ray, which is not installed: make install EXTRAS=cluster"]
     assert (ended.returncode, ended.stderr.splitlines()) == (1, said)
