@@ -74,6 +74,9 @@ def test_pods_meet_the_restricted_standard_and_have_time_to_drain(defaults: Sett
         containers = [*pod.get("initContainers", []), *pod["containers"]]
         assert [each["securityContext"] for each in containers] == [security] * len(containers)
         if pod["containers"][0]["name"] != "postgres":
+            assert all(
+                each["startupProbe"]["failureThreshold"] * 5 == 3600 for each in containers if "startupProbe" in each
+            )
             assert pod["enableServiceLinks"] is False  # they would set DARKROOM_PORT to an address
             assert pod["terminationGracePeriodSeconds"] >= defaults.drain_s + 30
 
@@ -105,6 +108,8 @@ def test_a_gpu_has_memory_for_the_largest_checkpoint_and_no_other_pod_sees_one(f
             assert "NVIDIA_VISIBLE_DEVICES" not in variables(container)  # the device plugin says which one
         elif container["name"] != "postgres":
             assert variables(container)["NVIDIA_VISIBLE_DEVICES"] == "void"
+            # With the image's `cuda` the chat worker of a server would never be ready
+            assert container["name"] != "darkroom" or variables(container)["DARKROOM_DEVICE"] == "cpu"
     assert with_gpu == 1
 
 
