@@ -214,8 +214,10 @@ class ResponseStore(Store):
         return self._find(ResponseRow.id == response_id)
 
     def _find(self, *conditions: ColumnElement[bool]) -> tuple[StoredResponse, list[StoredItem]] | None:
+        joined = select(ResponseRow, ItemRow).outerjoin(ItemRow, ItemRow.response_id == ResponseRow.id)
         with self._database.read() as session:
-            return _with_items(session, *conditions)
+            rows = session.execute(joined.where(*conditions).order_by(ItemRow.position)).all()
+            return (_response(rows[0][0]), [row.to(StoredItem) for _, row in rows if row is not None]) if rows else None
 
     def find_chain(self, response_id: str, key_id: str) -> tuple[str, list[StoredItem]] | None:
         """Return the state of a response, and the items of it and of all its predecessors, oldest first, in one query;
@@ -291,14 +293,6 @@ class ResponseStore(Store):
         """Return those of the named files that came inside requests and that a response still needs."""
         with self._database.read() as session:
             return set(session.scalars(select(FileRow.name).where(FileRow.name.in_(names))))
-
-
-def _with_items(session: Session, *conditions: ColumnElement[bool]) -> tuple[StoredResponse, list[StoredItem]] | None:
-    joined = select(ResponseRow, ItemRow).outerjoin(ItemRow, ItemRow.response_id == ResponseRow.id)
-    rows = session.execute(joined.where(*conditions).order_by(ItemRow.position)).all()
-    if not rows:
-        return None
-    return _response(rows[0][0]), [row.to(StoredItem) for _, row in rows if row is not None]
 
 
 def _chain_query(response_id: str, key_id: str) -> Select[str, ItemRow]:
