@@ -44,6 +44,15 @@ def audit(session: Session, operator: str, action: str, target: str, **details: 
     )
 
 
+def change_row(session: Session, operator: str, action: str, row: Any, changes: Mapping[str, Any]) -> None:
+    """Set these columns of a row, and record those that have changed, each with its value before and after."""
+    changed = {name: [before, new] for name, new in changes.items() if (before := getattr(row, name)) != new}
+    for name, (_, new) in changed.items():
+        setattr(row, name, new)
+    if changed:
+        audit(session, operator, action, row.id, **changed)
+
+
 def record_change(database: Database, operator: str, action: str, target: str, **details: Any) -> None:
     """Record a change that is not in the database."""
     with database.write() as session:

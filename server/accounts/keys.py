@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from pipelines.protocol.tiers import ServiceTier
-from server.accounts.audit import SERVER, audit
+from server.accounts.audit import SERVER, audit, change_row
 from server.accounts.db import Database
 from server.accounts.db_errors import is_duplicate
 from server.accounts.ledger import held_sum
@@ -109,7 +109,7 @@ def create_key(
     )
     with database.write() as session:
         session.add(row)
-        audit(session, by, "key.create", row.id, **_audited_values(row))
+        audit(session, by, "key.create", row.id, **{name: getattr(row, name) for name in KeyChanges.__annotations__})
     return _key(row, database.clock.now()), secret
 
 
@@ -193,13 +193,7 @@ def update_key(database: Database, key_id: str, changes: KeyChanges, *, by: str)
         if row is None:
             return None
         _check_budget(session, row, changes.get("budget"))
-        before = _audited_values(row)
-        for name, value in _columns(changes).items():
-            setattr(row, name, value)
-        after = _audited_values(row)
-        changed = {name: [before[name], after[name]] for name in after if before[name] != after[name]}
-        if changed:
-            audit(session, by, "key.change", key_id, **changed)
+        change_row(session, by, "key.change", row, _columns(changes))
     return _key(row, database.clock.now())
 
 
@@ -252,11 +246,6 @@ def _columns(changes: KeyChanges) -> dict[str, Any]:
     if columns.get("expires_at") is not None:
         columns["expires_at"] = columns["expires_at"].timestamp()
     return columns
-
-
-def _audited_values(row: KeyRow) -> dict[str, Any]:
-    """Return the values of a key that the audit names."""
-    return {name: getattr(row, name) for name in KeyChanges.__annotations__}
 
 
 def _key(row: KeyRow, now: float) -> Key:

@@ -3,12 +3,12 @@
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from server.accounts.audit import audit
+from server.accounts.audit import audit, change_row
 from server.accounts.db import Database
 from server.accounts.ledger import held_sum_query, settled_in_month
 from server.accounts.tables import HoldRow, KeyMonthRow, KeyRow, TeamRow
@@ -52,7 +52,7 @@ def create_team(database: Database, name: str, monthly_budget: int | None, *, by
     with database.write() as session:
         _require_free(session, name, row.id)
         session.add(row)
-        audit(session, by, "team.create", row.id, **_audited_values(row))
+        audit(session, by, "team.create", row.id, name=name, monthly_budget=monthly_budget)
     return row.id
 
 
@@ -62,12 +62,7 @@ def update_team(database: Database, team_id: str, changes: TeamChanges, *, by: s
         row = session.get_one(TeamRow, team_id, with_for_update=True)
         if "name" in changes:
             _require_free(session, changes["name"], team_id)
-        before = _audited_values(row)
-        for name, value in changes.items():
-            setattr(row, name, value)
-        changed = {name: [before[name], value] for name, value in _audited_values(row).items() if before[name] != value}
-        if changed:
-            audit(session, by, "team.change", team_id, **changed)
+        change_row(session, by, "team.change", row, changes)
 
 
 def list_teams(database: Database) -> list[Team]:
@@ -90,7 +85,3 @@ def team_names(database: Database) -> Mapping[str, str]:
 def _require_free(session: Session, name: str, team_id: str) -> None:
     if session.scalar(select(TeamRow.id).where(TeamRow.name == name, TeamRow.id != team_id)) is not None:
         raise TeamNameTaken(name)
-
-
-def _audited_values(row: TeamRow) -> dict[str, Any]:
-    return {"name": row.name, "monthly_budget": row.monthly_budget}
