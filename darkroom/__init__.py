@@ -14,3 +14,10 @@ def main() -> None:
     from server.cli.app import main
 
     main()
+
+
+def prepare_actor() -> None:
+    """Import what an engine's actor needs. Ray calls it when it starts a process for one, which knows of the wheel's
+    packages this one alone; later Ray puts the folder in which the server was started first on the path there."""
+    sys.path.insert(0, str(ROOT))
+    import server.backends.cluster.engine_actor  # noqa: F401  # imported for later

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from PIL import Image
 
-from tests.support.harness import suspended, until
+from tests.support.harness import free_port, suspended, until
 from tests.support.ray_cluster import RayCluster, kill, new_cluster
 
 pytestmark = pytest.mark.nightly
@@ -212,6 +212,22 @@ def test_a_node_is_drained_leaves_and_comes_back(cluster: RayCluster) -> None:
     cluster.b.kill()
     cluster.join()
     cluster.wait_engine("image-1-0")
+
+
+def test_a_node_on_which_a_server_runs_is_not_drained(cluster: RayCluster) -> None:
+    asked, here = cluster.servers
+    (address,) = {node["NodeManagerAddress"] for node in cluster.ray.nodes() if node["Alive"]}
+    elsewhere, url = here.settings, f"http://{address}:{free_port()}"
+    here.stop()
+    here.settings = {**elsewhere, "gateway_url": url}
+    here.start()
+    refused = asked.darkroom("cluster", "drain", "b")
+    assert (refused.returncode, f"The server {url} runs on b" in refused.stderr) == (1, True), refused.stderr
+    assert sorted(nodes(cluster)) == ["a", "b"]
+    cluster.wait_engine("image-1-0")
+    here.stop()
+    here.settings = elsewhere
+    here.start()
 
 
 def test_a_node_that_differs_is_not_used_until_it_is_right(cluster: RayCluster) -> None:

@@ -20,6 +20,9 @@ import pytest
 from PIL import Image
 
 from tests.support.harness import CALL_LIMIT_S, REPOSITORY, START_LIMIT_S, free_port
+from tests.support.object_store import object_store
+from tests.support.postgresql import Cluster
+from tests.support.ray_cluster import ray_cluster
 
 MODEL = "beta-2.5-flash-image-count"
 IN_THE_FOLDER = ("server.py", "pipelines.py", "darkroom.py", "PIL.py", "torch.py", "numpy.py", "json.py", "token.py")
@@ -54,6 +57,12 @@ def install(environment: Path, *wheels: Path) -> Path:
     return environment / "bin" / "darkroom"
 
 
+def write_foreign_modules(folder: Path) -> None:
+    """Write modules which say that they were executed."""
+    for name in IN_THE_FOLDER:
+        (folder / name).write_text(f"print(__name__, file=open({str(folder / 'executed')!r}, 'a'))\n")
+
+
 @contextlib.contextmanager
 def serving(darkroom: Path, folder: Path, page: str) -> Iterator[httpx.Client]:
     """Run `darkroom serve` in a folder with somebody else's modules, and the data in another, until it shows this page;
@@ -63,8 +72,7 @@ def serving(darkroom: Path, folder: Path, page: str) -> Iterator[httpx.Client]:
     environment |= {"XDG_DATA_HOME": str(data), "DARKROOM_PORT": str(port), "DARKROOM_DEVICE": "cpu"}
     elsewhere = folder / "elsewhere"
     elsewhere.mkdir(exist_ok=True)
-    for name in IN_THE_FOLDER:
-        (elsewhere / name).write_text("print(__name__, file=open('executed', 'a'))\n")
+    write_foreign_modules(elsewhere)
     log = folder / "log"
     with log.open("ab") as output:
         command = [str(darkroom), "serve"]
@@ -126,6 +134,25 @@ def test_an_installed_wheel_draws_with_its_starters_and_keeps_an_edited_catalog(
         names = {model["id"] for model in client.get("/v1/models").json()["data"]}
         assert f"{MODEL}-mine" in names
         assert MODEL not in names
+
+
+@pytest.mark.nightly
+def test_a_ray_cluster_runs_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
+    command = install(tmp_path / "environment", wheel)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    write_foreign_modules(elsewhere)
+    with (
+        object_store() as store,
+        Cluster.temporary() as database,
+        ray_cluster(
+            tmp_path, database.new("template0"), store.url, store.environment, command=command, code=elsewhere
+        ) as cluster,
+        cluster.servers[1].http(cluster.key()) as client,
+    ):
+        body = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count"}
+        client.post("/v1/images/generations", json=body).raise_for_status()
+    assert {file.name for file in elsewhere.iterdir()} == set(IN_THE_FOLDER)
 
 
 def test_the_wheel_has_one_name_at_the_top_level(wheel: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 from server.accounts.db import Database
 from server.accounts.keys import create_key, hash_secret
 from server.backends.cluster.transport import NAMESPACE
-from tests.support.harness import Server, free_port, until
+from tests.support.harness import REPOSITORY, Server, free_port, until
 from tests.support.object_store import object_store
 from tests.support.postgresql import Cluster
 from tests.support.tiny_chat_checkpoints import make_qwen
@@ -45,16 +45,16 @@ device = "cpu"
 count = 1
 nodes = { box = "a" }
 """
-RAY = [sys.executable, "-m", "ray.scripts.scripts"]
 TOKEN = secrets.token_hex(32)  # of all clusters of this process: Ray's client reads it once
 
 
 @dataclass
 class RayNode:
-    """A machine: a home of its own, and what `ray start` has started there."""
+    """A machine: a home of its own, and what `ray start` of this Python has started there."""
 
     home: Path
     environment: Mapping[str, str]
+    python: Path
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -63,7 +63,8 @@ class RayNode:
 
     def start(self, *options: str, **settings: str) -> None:
         """`ray start`, with settings besides the node's own."""
-        command = [*RAY, "start", "--block", "--num-cpus=0", f"--object-store-memory={2**28}", *options]
+        command = [str(self.python), "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=0", *options]
+        command += [f"--object-store-memory={2**28}"]
         command += [f"--labels=box={self.name}", f"--node-name={self.name}"]
         environment = {**os.environ, **self.environment, "DARKROOM_HOME": str(self.home), **settings}
         log = self.home / "ray.log"
@@ -154,9 +155,17 @@ def new_cluster(folder: Path) -> Iterator[RayCluster]:
 
 @contextmanager
 def ray_cluster(
-    folder: Path, url: str, storage: str, environment: Mapping[str, str], **settings: str
+    folder: Path,
+    url: str,
+    storage: str,
+    environment: Mapping[str, str],
+    *,
+    command: Path | None = None,
+    code: Path = REPOSITORY,
+    **settings: str,
 ) -> Iterator[RayCluster]:
-    """Nothing of it runs when this is left. `settings`: more of the servers and the nodes."""
+    """Nothing of it runs when this is left. `command`: an installed `darkroom`, beside its Python, and `code` the
+    folder in which it is started. `settings`: more of the servers and the nodes."""
     import ray
 
     weights, configs, file = folder / "weights", folder / "configs", folder / "cluster.toml"
@@ -170,11 +179,14 @@ def ray_cluster(
     head = f"127.0.0.1:{port}"
     own = {"device": "cpu", "weights": str(weights), **settings}
     shared = {"database": url, "storage": storage, "cluster": str(file), "cluster_secret": TOKEN, "lease_s": "10"}
-    nodes = [RayNode(folder / name, {f"DARKROOM_{key.upper()}": each for key, each in own.items()}) for name in "ab"]
+    python = command.with_name("python") if command else Path(sys.executable)
+    of_node = {f"DARKROOM_{key.upper()}": each for key, each in own.items()}
+    nodes = [RayNode(folder / name, of_node, python) for name in "ab"]
     servers = []
     for index in range(2):
         at = {"gateway_url": f"http://127.0.0.1:{free_port()}"}
-        servers.append(Server(folder / f"server-{index}", weights, configs, {**shared, **own, **at}))
+        home = folder / f"server-{index}"
+        servers.append(Server(home, weights, configs, {**shared, **own, **at}, command=command, code=code))
     with ExitStack() as cleanup, pytest.MonkeyPatch.context() as patch:
         of_ray = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_USAGE_STATS_ENABLED": "0"}
         for name, value in {**environment, **of_ray, "RAY_ADDRESS": head}.items():

@@ -92,7 +92,13 @@ def connect() -> None:
     """Connect this process to the Ray of RAY_ADDRESS, else to the one that runs on this machine. If Ray ends on this
     machine, so does the process. Raises StartError."""
     try:
-        ray.init(address="auto", namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(
+            address="auto",
+            namespace=NAMESPACE,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env={"worker_process_setup_hook": "darkroom.prepare_actor"},
+        )
     except (RayError, OSError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise StartError(f"This machine is no node of a Ray cluster that answers (`ray start`): {reason}") from error
