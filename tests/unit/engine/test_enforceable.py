@@ -99,6 +99,7 @@ def test_an_agent_may_have_the_tools_of_several_mcp_servers() -> None:
         constraint.accept(token)
 
 
+@pytest.mark.slow
 def test_schemas_that_are_too_large_together_leave_the_arguments_free() -> None:
     """The library takes some 60,000 symbols in a grammar."""
     parameters = [
