@@ -1,17 +1,16 @@
 """One choice's tokens become deltas: whole characters, then text, reasoning and tool calls, without stop strings."""
 
 import codecs
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from pipelines.chat.steps.sampling import SampledToken
-from pipelines.chat.syntax.output_parser import OutputParser
-from pipelines.chat.syntax.pieces import MarkerPiece, Piece, ReasoningPiece, TextPiece, ToolCallPiece
+from pipelines.chat.syntax.output_parser import DroppedText, OutputParser
 from pipelines.chat.syntax.tokens import TokenTable
 from pipelines.protocol.chat import (
     ChatDelta,
     FinishReason,
-    ReasoningDelta,
     TextDelta,
     TokenLogprob,
     ToolCallDelta,
@@ -138,36 +137,37 @@ class ChoiceOutput:
         """Return the deltas that were held back until the end."""
         deltas = self._parse(self._detokenizer.flush())
         if self._parser:
-            pieces = self._parser.flush()
+            held = self._parser.flush()
             cut = self.finish_reason == "length"
-            deltas += self._deltas([piece for piece in pieces if not (cut and self._is_begun_mark(piece))])
+            deltas += self._deltas([delta for delta in held if not (cut and self._is_begun_mark(delta))])
         return deltas + self._text_delta(self._stops.flush())
 
-    def _is_begun_mark(self, piece: Piece) -> bool:
+    def _is_begun_mark(self, delta: ChatDelta | DroppedText) -> bool:
         """Return whether text that was held back to the end is the beginning of a mark of several tokens."""
-        return isinstance(piece, TextPiece) and any(mark in piece.text for mark in self._table.control_tokens)
+        return isinstance(delta, TextDelta) and any(mark in delta.text for mark in self._table.control_tokens)
 
     def _parse(self, text: str) -> list[ChatDelta]:
         if not text:
             return []
-        return self._deltas(self._parser.feed(text) if self._parser else [TextPiece(text)])
+        return self._deltas(self._parser.feed(text) if self._parser else [TextDelta(self._choice, text)])
 
-    def _deltas(self, pieces: list[Piece]) -> list[ChatDelta]:
+    def _deltas(self, parsed: Sequence[ChatDelta | DroppedText]) -> list[ChatDelta]:
+        """Return what is sent of the parser's deltas: text with its logprobs, up to a stop string, and as many calls as
+        are allowed."""
         deltas: list[ChatDelta] = []
-        for piece in pieces:
-            match piece:
-                case TextPiece(text):
-                    deltas += self._text_delta(self._stops.feed(text))
-                case ReasoningPiece(text):
-                    deltas.append(ReasoningDelta(self._choice, text))
-                case ToolCallPiece(index, arguments, name, call_id) if (
-                    self._max_calls is None or index < self._max_calls
-                ):
-                    deltas.append(ToolCallDelta(self._choice, index, arguments, call_id, name))
-            if isinstance(piece, MarkerPiece):
-                self._logprobs = self._behind_marker()
-            elif not isinstance(piece, TextPiece):
-                self._logprobs.clear()  # only text has them
+        for delta in parsed:
+            match delta:
+                case TextDelta():
+                    deltas += self._text_delta(self._stops.feed(delta.text))
+                    continue
+                case DroppedText():
+                    self._logprobs = self._behind_marker()
+                    continue
+                case ToolCallDelta(index=index) if self._max_calls is not None and index >= self._max_calls:
+                    pass
+                case _:
+                    deltas.append(replace(delta, choice=self._choice))
+            self._logprobs.clear()  # only text has them
         return deltas
 
     def _behind_marker(self) -> list[TokenLogprob]:

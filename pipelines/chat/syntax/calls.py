@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, InputReader, JsonArguments, Schema
-from pipelines.chat.syntax.pieces import Piece, TextPiece, ToolCallPiece
+from pipelines.protocol.chat import ChatDelta, TextDelta, ToolCallDelta
 
 ParserFields = dict[str, Any]  # as transformers' response templates have them
 CONTENT: Final[ParserFields] = {"content": {"content": "text"}}
@@ -21,6 +21,7 @@ JSON_HEAD: Final = (  # in any spelling of the keys, with ids and types before a
 )
 NAME: Final = r"[\w.:\-/]+"  # of a function, as requests may have it
 PLAIN_NAME: Final = rf"(?P<name>{NAME}?)"
+ANY_CHOICE: Final = 0  # of the deltas that are read: whoever has the reader knows which choice it reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ class ToolTable:
 
 
 class CallsReader:
-    """One or several calls, while they come in: names and ids first, then pieces of their arguments.
+    """One or several calls, while they come in: names and ids first, then more and more of their arguments.
 
     A mark that ends calls is a part of a text where it stands inside an argument.
     """
@@ -145,16 +146,16 @@ class CallsReader:
         self._closing = call_format.closing_regex() if call_format else None
         self.begun = self.completed = 0  # calls
 
-    def feed(self, text: str) -> list[Piece]:
-        """Add text of the region, and return the pieces that it completes."""
+    def feed(self, text: str) -> list[ChatDelta]:
+        """Add text of the region, and return the deltas that it completes."""
         self._text += text
         return list(self._steps())
 
-    def finish(self, value: Any = None, *, closed: bool) -> list[Piece]:
+    def finish(self, value: Any = None, *, closed: bool) -> list[ChatDelta]:
         """Return what the region's end completes. Calls in another shape are parsed as a whole, here or as `value`;
         what is no call is text, unless it is the beginning of one that was cut short."""
         if self._arguments is not None:
-            pieces: list[Piece] = self._more(self._arguments.finish(closed=closed))
+            pieces: list[ChatDelta] = self._more(self._arguments.finish(closed=closed))
             self._end_call()
             return pieces
         if self.begun:
@@ -162,7 +163,7 @@ class CallsReader:
         calls = list(_calls(value)) or list(_calls(_json_or_none(self._text))) or self._without_arguments(closed)
         if not calls:
             keeps = self._text.strip() and (closed or self._format is None or not self._format.opening)
-            return [TextPiece(self._text)] if keeps else []
+            return [TextDelta(ANY_CHOICE, self._text)] if keeps else []
         return [piece for name, arguments in calls for piece in self._whole(name, arguments)]
 
     def _without_arguments(self, closed: bool) -> list[tuple[str, str]]:
@@ -170,7 +171,7 @@ class CallsReader:
         alone = self._format is not None and self._format.name_alone and closed
         return [(self._text.strip(), "{}")] if alone and re.fullmatch(PLAIN_NAME, self._text.strip()) else []
 
-    def _steps(self) -> Iterator[Piece]:
+    def _steps(self) -> Iterator[ChatDelta]:
         while True:
             if self._arguments is None:
                 skipped = self._skipped.match(self._text)
@@ -191,7 +192,7 @@ class CallsReader:
             self._text = arguments.rest
             self._end_call()
 
-    def _begin(self, name: str) -> Piece:
+    def _begin(self, name: str) -> ChatDelta:
         form = self._format or CallFormat("")
         style = form.arguments
         if name in self._tools.by_grammar and style.input_opening:
@@ -200,17 +201,17 @@ class CallsReader:
         else:
             self._arguments = style.reader(self._tools.schemas.get(name, {}), form.ends)
         self.begun += 1
-        return ToolCallPiece(self._index, "", name, f"call_{uuid.uuid4().hex[:24]}")
+        return ToolCallDelta(ANY_CHOICE, self._index, "", f"call_{uuid.uuid4().hex[:24]}", name)
 
-    def _more(self, arguments: str) -> list[Piece]:
-        return [ToolCallPiece(self._index, arguments)] if arguments else []
+    def _more(self, arguments: str) -> list[ChatDelta]:
+        return [ToolCallDelta(ANY_CHOICE, self._index, arguments)] if arguments else []
 
     def _end_call(self) -> None:
         self._arguments = None
         self._index += 1
         self.completed += 1
 
-    def _whole(self, name: str, arguments: str) -> list[Piece]:
+    def _whole(self, name: str, arguments: str) -> list[ChatDelta]:
         pieces = [self._begin(name), *self._more(arguments)]
         self._end_call()
         return pieces

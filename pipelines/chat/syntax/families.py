@@ -16,8 +16,8 @@ from pipelines.chat.syntax.known import JSON_CALL, KnownSyntax, Thoughts
 from pipelines.chat.syntax.literals import GemmaArguments, PythonArguments
 from pipelines.chat.syntax.nested import MINIMAX, NestedArguments
 from pipelines.chat.syntax.output_parser import OutputParser
-from pipelines.chat.syntax.pieces import ToolCallPiece
 from pipelines.chat.syntax.tags import TagArguments
+from pipelines.protocol.chat import ToolCallDelta
 
 XML: Final = TagArguments("<parameter={key}>", "</parameter>", space="\n")
 PARAMETER: Final = TagArguments('<parameter name="{key}">', "</parameter>")
@@ -406,7 +406,7 @@ def parses_probe_call(name: str, shown: str) -> bool:
     calls = TABLE[name].calls
     parser = OutputParser({**calls.parser_fields(), **CONTENT}, "", (TOOL,), calls)
     pieces = [*parser.feed(shown), *parser.flush()]
-    found = [piece for piece in pieces if isinstance(piece, ToolCallPiece)]
+    found = [piece for piece in pieces if isinstance(piece, ToolCallDelta)]
     try:
         arguments = json.loads("".join(piece.arguments for piece in found))
     except ValueError:

@@ -1,14 +1,20 @@
-"""Incremental parsing of a model's output into text, reasoning, and tool calls with their arguments."""
+"""Incremental parsing of a model's output into deltas of text, reasoning, and tool calls with their arguments."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from transformers.utils.chat_parsing import ResponseParser
 
-from pipelines.chat.syntax.calls import NOT_REASONING, CallFormat, CallsReader, ParserFields, ToolTable
-from pipelines.chat.syntax.pieces import MarkerPiece, Piece, ReasoningPiece, TextPiece
+from pipelines.chat.syntax.calls import ANY_CHOICE, NOT_REASONING, CallFormat, CallsReader, ParserFields, ToolTable
+from pipelines.protocol.chat import ChatDelta, ReasoningDelta, TextDelta
 
 END_OF_CALLS: Final = "\udfff"  # which no text has
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedText:
+    """The end of a region whose text is dropped, such as a header."""
 
 
 class OutputParser:
@@ -51,11 +57,11 @@ class OutputParser:
         """Return how many calls are complete."""
         return self._complete + (self._calls.completed if self._calls else 0)
 
-    def feed(self, text: str) -> list[Piece]:
+    def feed(self, text: str) -> list[ChatDelta | DroppedText]:
         """Return what this text completes."""
         return [piece for event in self._parser.feed(text) for piece in self._handle(event)]
 
-    def flush(self) -> list[Piece]:
+    def flush(self) -> list[ChatDelta | DroppedText]:
         """Return what was held back until the end."""
         self._ending = True
         try:
@@ -65,23 +71,23 @@ class OutputParser:
         pieces = [piece for event in events for piece in self._handle(event)]
         return pieces + (self._close(None) if self._calls is not None else [])
 
-    def _handle(self, event: dict[str, Any]) -> list[Piece]:
+    def _handle(self, event: dict[str, Any]) -> Sequence[ChatDelta | DroppedText]:
         field, kind = event["field"], event["type"]
         if field == "tool_calls":
             return self._handle_calls(kind, event)
         if field not in NOT_REASONING:
             self.in_reasoning = kind != "region_close"
         if field == "marker":
-            return [MarkerPiece()] if kind == "region_close" else []
+            return [DroppedText()] if kind == "region_close" else []
         text: str = event["text"] if kind == "region_chunk" else ""
         if field == "content" and self._after_call:
             text = text.lstrip()
             self._after_call = not text
         if not text:
             return []
-        return [TextPiece(text) if field == "content" else ReasoningPiece(text)]
+        return [(TextDelta if field == "content" else ReasoningDelta)(ANY_CHOICE, text)]
 
-    def _handle_calls(self, kind: str, event: dict[str, Any]) -> list[Piece]:
+    def _handle_calls(self, kind: str, event: dict[str, Any]) -> Sequence[ChatDelta | DroppedText]:
         if kind == "region_open" or self._calls is None:
             self._calls = CallsReader(self._format, self._tools, self._complete)
         if kind == "region_chunk":
@@ -90,7 +96,7 @@ class OutputParser:
             return pieces + self.feed(f"{END_OF_CALLS}{self._calls.rest}") if ended else pieces
         return self._close(event["value"]) if kind == "region_close" else []
 
-    def _close(self, value: Any) -> list[Piece]:
+    def _close(self, value: Any) -> list[ChatDelta]:
         calls, self._calls = self._calls, None
         if calls is None:
             return []

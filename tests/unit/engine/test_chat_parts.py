@@ -17,9 +17,8 @@ from pipelines.chat.syntax.calls import CallFormat
 from pipelines.chat.syntax.families import BARE, HERMES
 from pipelines.chat.syntax.output_parser import OutputParser
 from pipelines.chat.syntax.output_syntax import OutputSyntax
-from pipelines.chat.syntax.pieces import Piece, ReasoningPiece, TextPiece, ToolCallPiece
 from pipelines.chat.syntax.tokens import TokenTable
-from pipelines.protocol.chat import ChatSampling
+from pipelines.protocol.chat import ChatSampling, ReasoningDelta, TextDelta, ToolCallDelta
 from starters.chat.tokens import make_tokenizer
 
 TOKENIZER = make_tokenizer([])
@@ -69,7 +68,7 @@ def test_text_that_may_become_a_stop_string_is_held_back() -> None:
     assert stop_filter.matched == "\n\n"
 
 
-def parse(text: str, size: int, form: CallFormat = HERMES, prefix: str = "") -> list[Piece]:
+def parse(text: str, size: int, form: CallFormat = HERMES, prefix: str = "") -> list[Any]:
     plain = make_tokenizer([])
     plain.response_template = None
     syntax = OutputSyntax.of(plain, THINKING, chosen="hermes" if form is HERMES else "json")
@@ -78,15 +77,15 @@ def parse(text: str, size: int, form: CallFormat = HERMES, prefix: str = "") -> 
     return pieces + parser.flush()
 
 
-def joined(pieces: list[Piece]) -> tuple[str, str, list[tuple[str | None, str]]]:
+def joined(pieces: list[Any]) -> tuple[str, str, list[tuple[str | None, str]]]:
     """Reasoning, text, and calls."""
     calls: dict[int, tuple[str | None, str]] = {}
     for piece in pieces:
-        if isinstance(piece, ToolCallPiece):
+        if isinstance(piece, ToolCallDelta):
             name, arguments = calls.get(piece.index, (None, ""))
             calls[piece.index] = (piece.name or name, arguments + piece.arguments)
-    reasoning = "".join(piece.text for piece in pieces if isinstance(piece, ReasoningPiece))
-    return reasoning, "".join(piece.text for piece in pieces if isinstance(piece, TextPiece)), list(calls.values())
+    reasoning = "".join(piece.text for piece in pieces if isinstance(piece, ReasoningDelta))
+    return reasoning, "".join(piece.text for piece in pieces if isinstance(piece, TextDelta)), list(calls.values())
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
@@ -97,7 +96,7 @@ def test_reasoning_text_and_calls_are_separated(size: int) -> None:
 
 
 def test_arguments_come_piece_by_piece_behind_an_id_and_a_name() -> None:
-    pieces = [piece for piece in parse(CALL, 3) if isinstance(piece, ToolCallPiece)]
+    pieces = [piece for piece in parse(CALL, 3) if isinstance(piece, ToolCallDelta)]
     assert pieces[0].name == "get_weather"
     assert str(pieces[0].call_id).startswith("call_")
     assert all(piece.name is None and piece.call_id is None for piece in pieces[1:])

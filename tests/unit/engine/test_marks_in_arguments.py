@@ -9,7 +9,7 @@ from pipelines.chat.syntax.calls import CONTENT
 from pipelines.chat.syntax.families import TABLE
 from pipelines.chat.syntax.nested import NestedArguments
 from pipelines.chat.syntax.output_parser import OutputParser
-from pipelines.chat.syntax.pieces import TextPiece, ToolCallPiece
+from pipelines.protocol.chat import TextDelta, ToolCallDelta
 from tests.support.chat_outputs import CASES, CITY, TOOLS
 from tests.unit.engine.test_output_families import HEADED, NO_ORDER, Model
 
@@ -22,9 +22,9 @@ def read(name: str, script: str, size: int, **options: Any) -> tuple[list[Any], 
     pieces += parser.flush()
     found: dict[int, str] = {}
     for piece in pieces:
-        if isinstance(piece, ToolCallPiece):
+        if isinstance(piece, ToolCallDelta):
             found[piece.index] = found.get(piece.index, "") + piece.arguments
-    text = "".join(piece.text for piece in pieces if isinstance(piece, TextPiece))
+    text = "".join(piece.text for piece in pieces if isinstance(piece, TextDelta))
     return [json.loads(arguments) for arguments in found.values()], text
 
 

@@ -8,7 +8,7 @@ import pytest
 from pipelines.chat.syntax.calls import CONTENT
 from pipelines.chat.syntax.families import TABLE
 from pipelines.chat.syntax.output_parser import OutputParser
-from pipelines.chat.syntax.pieces import ToolCallPiece
+from pipelines.protocol.chat import ToolCallDelta
 from tests.support.chat_outputs import CASES, CITY, TOOLS
 from tests.unit.engine.test_output_families import HEADED, Model
 
@@ -58,7 +58,7 @@ def test_arguments_that_are_no_json_are_texts(number: str) -> None:
     argument = f"<parameter=days>\n{number}\n</parameter>"
     written = f"<tool_call>\n<function=get_weather>\n{argument}\n</function>\n</tool_call>"
     pieces = [*parser.feed(written), *parser.flush()]
-    assert "".join(piece.arguments for piece in pieces if isinstance(piece, ToolCallPiece)) == f'{{"days": "{number}"}}'
+    assert "".join(piece.arguments for piece in pieces if isinstance(piece, ToolCallDelta)) == f'{{"days": "{number}"}}'
 
 
 def test_a_list_of_calls_may_begin_with_space() -> None:
@@ -77,6 +77,6 @@ def test_arguments_may_have_fences() -> None:
     parser = OutputParser({**calls.parser_fields(), **CONTENT}, "", TOOLS, calls)
     script = calls.written([("get_weather", arguments), ("forecast", arguments)])
     pieces = [piece for character in script for piece in parser.feed(character)] + parser.flush()
-    found = [piece for piece in pieces if isinstance(piece, ToolCallPiece)]
+    found = [piece for piece in pieces if isinstance(piece, ToolCallDelta)]
     assert (len(found), parser.call_count) == (len(pieces), 2)
     assert "".join(piece.arguments for piece in found) == 2 * json.dumps(arguments)

@@ -16,7 +16,6 @@ from pipelines.chat.syntax.calls import CONTENT
 from pipelines.chat.syntax.families import TABLE, choose
 from pipelines.chat.syntax.output_parser import OutputParser
 from pipelines.chat.syntax.output_syntax import OutputSyntax, ThoughtState, marker_text
-from pipelines.chat.syntax.pieces import TextPiece, ToolCallPiece
 from pipelines.chat.syntax.tokens import TokenTable
 from pipelines.protocol.chat import ChatJob, ChatSpec, JsonFormat, ReasoningDelta, TextDelta, ToolCallDelta
 from starters.chat.tokens import make_tokenizer
@@ -98,7 +97,7 @@ def test_calls_are_written_as_they_are_read(name: str) -> None:
     pieces = [piece for character in calls.written(asked) for piece in parser.feed(character)] + parser.flush()
     found: dict[int, list[str]] = {}
     for piece in pieces:
-        assert isinstance(piece, ToolCallPiece), pieces
+        assert isinstance(piece, ToolCallDelta), pieces
         found.setdefault(piece.index, []).append(piece.arguments)
     assert [json.loads("".join(texts)) for texts in found.values()] == [arguments for _, arguments in asked]
 
@@ -304,9 +303,9 @@ def test_a_text_like_the_end_of_a_mark_does_not_wait_for_the_end_of_the_answer(n
         syntax.parser_fields(tools=True, required=False), "", TOOLS, syntax.call_format(required=False)
     )
     sent = [piece for character in answer for piece in parser.feed(character)]
-    assert all(isinstance(piece, TextPiece) for piece in sent)
-    assert answer.startswith("".join(piece.text for piece in sent if isinstance(piece, TextPiece)))
-    assert sum(len(piece.text) for piece in sent if isinstance(piece, TextPiece)) > len(answer) - 12
+    assert all(isinstance(piece, TextDelta) for piece in sent)
+    assert answer.startswith("".join(piece.text for piece in sent if isinstance(piece, TextDelta)))
+    assert sum(len(piece.text) for piece in sent if isinstance(piece, TextDelta)) > len(answer) - 12
 
 
 def test_an_answer_in_json_is_no_call() -> None:
@@ -332,7 +331,7 @@ def test_a_call_that_was_cut_keeps_what_came(name: str, script: str, arguments: 
     form = model.syntax.call_format(required=False)
     parser = OutputParser(model.syntax.fields, "", TOOLS, form)
     pieces = [piece for character in script for piece in parser.feed(character)] + parser.flush()
-    calls = [piece for piece in pieces if isinstance(piece, ToolCallPiece)]
+    calls = [piece for piece in pieces if isinstance(piece, ToolCallDelta)]
     assert len(pieces) == len(calls) > 2
     assert calls[0].name == "get_weather"
     assert "".join(piece.arguments for piece in calls).startswith(arguments)
