@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from pipelines.chat.prompts.content import Message
 from pipelines.chat.prompts.template_traits import TemplateTraits
 from pipelines.chat.prompts.tool_forms import tool_variables, with_system_tools
 
-Message = dict[str, Any]
 MARK: Final = re.compile(r"qz[a-z]+")
 UNKNOWN: Final = "qzunknown"  # a role and a level that no template knows
 ARGUMENT: Final = {"type": "string", "description": "A city."}

@@ -11,10 +11,10 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, Final
 
+from pipelines.chat.prompts.content import Message
 from pipelines.chat.prompts.probing import (
     BARE_TOOLS,
     UNKNOWN,
-    Message,
     Prober,
     Render,
     TemplateRefused,

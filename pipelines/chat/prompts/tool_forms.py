@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipelines.chat.prompts.content import Message
 from pipelines.chat.prompts.template_traits import ToolTraits
 from pipelines.chat.syntax.schemas import (
     COMBINED,
@@ -15,7 +16,6 @@ from pipelines.chat.syntax.schemas import (
 )
 
 Tool = Mapping[str, Any]
-Message = dict[str, Any]
 KINDS = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf"})  # any of them says what a value is
 
 

@@ -164,7 +164,7 @@ class Scheduler:
         sequence = self._waiting[0]
         if len(self.running) + len(self._prefilling) >= self._max_running and not self._preempt_flex(sequence):
             return None
-        scope = (sequence.request.scope, self._is_long(sequence))
+        scope = (sequence.request.job.cache_scope, self._is_long(sequence))
         while True:
             sequence.lease, sequence.num_cached_tokens = self._kv_cache.begin(scope, sequence.tokens)
             if self._goes_beside(chunks, sequence) and self._kv_cache.reserve(sequence.lease, len(sequence.tokens)):

@@ -33,11 +33,6 @@ class Request:
     cached_tokens: int = 0  # of the prompt, that an earlier request had computed
 
     @property
-    def scope(self) -> str:
-        """Return the scope of the KV cache: only requests of equal scopes share cached prefixes."""
-        return self.job.cache_scope
-
-    @property
     def ends(self) -> frozenset[int]:
         """Return the tokens that end an answer."""
         ends, own = self.checkpoint.tokens.eos_ids, self.job.stop_tokens
