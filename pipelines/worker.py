@@ -6,6 +6,7 @@ server has died, and this process exits at once.
 
 import argparse
 import asyncio
+import contextlib
 import os
 import socket
 import threading
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pipelines.checkpoints.memory.shares import CHAT_CACHE_SHARE
+from pipelines.device.driver import is_wsl
 from pipelines.device.heap import share_one_arena
 from pipelines.device.offline import quiet_libraries
 from pipelines.protocol.chat import ChatCapabilities
@@ -29,6 +31,7 @@ from pipelines.protocol.messages import (
     Cancel,
     Capabilities,
     CheckpointState,
+    Ending,
     FromWorker,
     Job,
     JobEvent,
@@ -46,7 +49,7 @@ from pipelines.protocol.messages import (
     frame,
     read_frame,
 )
-from pipelines.protocol.processes import importing, leave_signals_to_server
+from pipelines.protocol.processes import before_exit, end_process, importing, leave_signals_to_server
 
 if TYPE_CHECKING:
     import torch
@@ -68,13 +71,14 @@ StartEngine = Callable[[argparse.Namespace, Callable[[FromWorker], None]], Hoste
 
 
 class Connection:
-    """The worker's end of the socket. Only the event loop writes to it."""
+    """The worker's end of the socket. Only the event loop writes to it, until the process ends itself."""
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
         self._socket.setblocking(True)
         self._reader: BinaryIO = self._socket.makefile("rb")
         self._outbox: list[FromWorker] = []
+        self._sending = threading.Lock()
 
     def send(self, message: FromWorker) -> None:
         """Queue a message. All messages of one event-loop iteration go out as one frame, such as 32 chats' tokens."""
@@ -86,6 +90,11 @@ class Connection:
         """Send at once, before the process ends."""
         self._outbox.append(message)
         self._flush()
+
+    def tell_end(self, reason: str) -> None:
+        """Send why the process ends, from any thread."""
+        with self._sending, contextlib.suppress(OSError):
+            self._socket.sendall(frame([Ending(reason)]))
 
     def receive(self) -> list[ToWorker]:
         """Return the next messages. Blocks. The process exits when the server has closed the socket."""
@@ -100,7 +109,8 @@ class Connection:
     def _flush(self) -> None:
         messages, self._outbox = self._outbox, []
         try:
-            self._socket.sendall(frame(messages))
+            with self._sending:
+                self._socket.sendall(frame(messages))
         except OSError:
             os._exit(0)
 
@@ -153,9 +163,11 @@ def start_engine(options: argparse.Namespace, send: Callable[[FromWorker], None]
     from pipelines.device.choice import choose_device, describe
     from pipelines.device.failures import watch_device
     from pipelines.device.memory import measure_memory
+    from pipelines.device.start_checks import check_device
 
     device = choose_device(options.device)
-    ready = Ready(describe(device, options.devices), is_gpu=device.type == "cuda")
+    problems = check_device(device, options.device, options.devices, options.weights_bytes)
+    ready = Ready(describe(device, options.devices), is_gpu=device.type == "cuda", problems=problems)
     return Hosted(_create_engine(options, device, send), ready, partial(watch_device, device, measure_memory, device))
 
 
@@ -212,17 +224,22 @@ async def _load(connection: Connection, engine: AnyEngine, checkpoints: tuple[Sp
 async def _sleep(connection: Connection, engine: AnyEngine) -> None:
     try:
         await engine.sleep()
-    except Exception:  # such as no memory on the host: the next worker has all of it
+    except Exception as error:  # such as no memory on the host: the next worker has all of it
         traceback.print_exc()
-        os._exit(1)
+        end_process(1, f"The worker could not sleep: {_one_line(error)}")
     connection.send(Asleep())
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def _set_environment(kernel_cache: Path | None) -> None:
     """Set the variables that torch reads when it is imported, and when it first uses a GPU; the operator's own values
     stay."""
     # Images come in many sizes: without this, blocks of memory that fit none of the later ones are kept
-    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # its older name, over which it has precedence
+    # and under WSL it fails with many drivers, at the first allocation or in the middle of a load
+    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ and not is_wsl():  # its older name, over which it has precedence
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     if kernel_cache is not None:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(kernel_cache / "inductor"))
@@ -241,6 +258,7 @@ def main(start: StartEngine = start_engine) -> None:
     parser.add_argument("--device-gib", type=float, help="memory for weights on the device")
     parser.add_argument("--host-gib", type=float, help="memory for weights that wait on the host")
     parser.add_argument("--others-bytes", type=int, default=0, help="device memory that other workers will use")
+    parser.add_argument("--weights-bytes", type=int, default=0, help="of the largest checkpoint")
     parser.add_argument("--image-workers", type=int, default=1, help="how many divide the memory of the host")
     parser.add_argument(
         "--chat-cache-share",
@@ -253,7 +271,13 @@ def main(start: StartEngine = start_engine) -> None:
     options = parser.parse_args()
     share_one_arena()
     _set_environment(options.kernel_cache)
-    asyncio.run(serve(Connection(options.socket), options, start))
+    connection = Connection(options.socket)
+    before_exit(connection.tell_end)
+    try:
+        asyncio.run(serve(connection, options, start))
+    except Exception as error:  # such as a library of torch that is missing
+        traceback.print_exc()
+        end_process(1, f"The worker has failed: {_one_line(error)}")
 
 
 if __name__ == "__main__":

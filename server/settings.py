@@ -169,8 +169,8 @@ class Settings(BaseSettings):
     responses_keep_days: float = Field(30, gt=0)
     """Age in days at which a stored response is deleted, or an unused conversation."""
     device: DeviceChoice = "auto"
-    """Where models run: cuda, cpu, or auto for the GPU if there is one at start. The server never replaces a lost GPU
-    by the CPU."""
+    """Where models run: cuda, cpu, or auto for the GPU if this machine has one. The server never replaces a GPU that
+    is lost or can't be used by the CPU."""
     engines: Literal["auto"] | Path = "auto"
     """The image workers and their devices: auto for one on each GPU, or a TOML file."""
     device_memory_gib: float | None = Field(None, gt=0)

@@ -1,8 +1,6 @@
 """Errors that end a job of any kind, and the one that ends the process: a device that no longer answers."""
 
-import os
 import re
-import sys
 import traceback
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -10,6 +8,7 @@ from typing import TypeVar
 import torch
 
 from pipelines.protocol.messages import LOST_DEVICE_EXIT
+from pipelines.protocol.processes import end_process
 
 # Allocation failures that are not torch.OutOfMemoryError: of cuBLAS, cuDNN, a driver call or the host's allocator.
 NO_MEMORY = re.compile(
@@ -67,14 +66,20 @@ def is_responsive(device: torch.device) -> bool:
     return True
 
 
+def require_device(error: BaseException, device: torch.device) -> None:
+    """Raise the error of a trial again if it says nothing about what was tried: the device ran out of memory, or no
+    longer answers. After any other one, whatever it names, the trial's answer is no."""
+    if is_out_of_memory(error) or (is_device_error(error) and not is_responsive(device)):
+        raise error
+
+
 def exit_if_lost(error: BaseException, device: torch.device) -> None:
     """End this process if the error was the device's and the device no longer answers: nothing else would bring it
     back, and every later job would fail. The server then fails the jobs in here, uncharged, and starts a new worker.
     """
     if is_device_error(error) and not is_responsive(device):
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        print(f"The device no longer answers, so this worker ends: {reason}", file=sys.stderr, flush=True)
-        os._exit(LOST_DEVICE_EXIT)
+        end_process(LOST_DEVICE_EXIT, f"The device no longer answers, so this worker ends: {reason}")
 
 
 def watch_device(device: torch.device, work: Callable[..., Result], *arguments: object) -> Result:

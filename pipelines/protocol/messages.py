@@ -102,11 +102,19 @@ class Ready:
 
     device: str  # for people
     is_gpu: bool
+    problems: tuple[str, ...] = ()  # of the machine, in sentences; the worker goes on
 
 
 @dataclass(frozen=True, slots=True)
 class NoGpu:
     """Worker to server, its last message: it was told to use a GPU and finds none."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Worker to server, its last message: why it ends itself."""
 
     reason: str
 
@@ -254,7 +262,7 @@ class JobEvent:
 
 
 ToWorker = Submit | Cancel | Load | UnloadExcept | Sleep | Ping
-FromWorker = Ready | NoGpu | Asleep | Pong | CheckpointState | CachedCheckpoints | Sharing | JobEvent
+FromWorker = Ready | NoGpu | Ending | Asleep | Pong | CheckpointState | CachedCheckpoints | Sharing | JobEvent
 
 
 def frame(messages: Sequence[ToWorker | FromWorker]) -> bytes:

@@ -94,7 +94,9 @@ class ChildTransport:
             status = await asyncio.wait_for(self._process.wait(), EXIT_LIMIT_S)
             if status < 0:
                 return signal.Signals(-status).name
-            return END_REASONS.get(status, f"exit status {status}")
+            return END_REASONS.get(
+                status, f"it ended with status {status}, and said no reason but on the server's stderr"
+            )
         return "it closed its connection"
 
     async def close(self) -> None:

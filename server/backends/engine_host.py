@@ -28,6 +28,7 @@ from pipelines.protocol.messages import (
     Capabilities,
     CheckpointState,
     DeviceChoice,
+    Ending,
     FromWorker,
     Job,
     JobEvent,
@@ -338,7 +339,8 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             worker.off_device.set()
         if life.worker_of(self._state) is worker:
             if not isinstance(self._state, life.AsleepOnHost):
-                log.warning("worker died", worker=self.name, pid=pid, reason=reason, jobs_lost=len(self._pending))
+                why = worker.ending or reason
+                log.warning("worker died", worker=self.name, pid=pid, reason=why, jobs_lost=len(self._pending))
             self._lose(reason, has_device=worker.no_device is None)
 
     def _send_all(self) -> None:
@@ -377,12 +379,17 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
                 worker.off_device.set()
             case NoGpu():
                 worker.no_device = message.reason
+            case Ending():
+                worker.ending = message.reason
             case Ready():
                 self._move(message)
                 self._start_s = time.monotonic() - worker.began
                 if message.is_gpu:
                     self.device_choice = "cuda"  # a GPU that is lost is not replaced by the CPU
                 log.info("worker ready", worker=self.name, device=message.device, pid=worker.transport.pid)
+                worker.problems = message.problems
+                for problem in message.problems:
+                    log.warning("the machine has a problem", worker=self.name, problem=problem)
 
     def _record_checkpoint(self, state: CheckpointState) -> None:
         reported = {(known.spec.name, known.state, known.detail) for known in self.checkpoints.values()}
@@ -412,7 +419,8 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
     def _lose(self, reason: str, *, has_device: bool = True) -> None:
         """Let the next worker come in place of one that died or could not be started, and fail its jobs. One that dies
         in its sleep had none, and stays away until it is needed."""
-        self._move(life.Lost(reason))
+        worker = life.worker_of(self._state)
+        self._move(life.Lost((worker and worker.ending) or reason))
         if isinstance(self._state, life.AsleepOnDisk):
             self._checkpoints.slept("disk")
         else:

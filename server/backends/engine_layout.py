@@ -106,19 +106,16 @@ class Layout:
 
 def automatic_layout(device: DeviceChoice, gpus: Sequence[Gpu], needs: Collection[int] = (1,)) -> Layout:
     """Plan image workers for the checkpoints' numbers of GPUs (`needs`) on all GPUs, and the others on the last one.
-    With one GPU or none, each worker looks for its device by itself: it sees that GPU alone."""
+    Without a GPU, each worker looks for its device by itself. A GPU that is there is not replaced by the CPU."""
     if device == "cpu" or not gpus:
         size = max(needs, default=1)
         (environment,) = _cpu_environments([size], len(os.sched_getaffinity(0)))
         image = Slot("image", device, size=size, environment=environment)
         return Layout((image,), Slot("chat", device), Slot("classify", device))
-    if len(gpus) == 1:
-        image, chat, classify = (Slot(name, device, environment=_show(gpus)) for name in ("image", "chat", "classify"))
-        return Layout((image,), chat, classify)
     left, images = list(gpus), list[Slot]()
     for size in group_sizes(len(gpus), needs):
         taken, left = left[:size], left[size:]
-        images.append(_on_gpus(f"image-{len(images)}", taken))
+        images.append(_on_gpus("image" if len(gpus) == 1 else f"image-{len(images)}", taken))
     return Layout(tuple(images), _on_gpus("chat", gpus[-1:]), _on_gpus("classify", gpus[-1:]))
 
 

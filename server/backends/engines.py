@@ -3,10 +3,14 @@
 import math
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.folder.files import CheckpointFiles
+from pipelines.checkpoints.memory.chat_files import loaded_bytes
+from pipelines.checkpoints.memory.device_bytes import component_bytes
 from pipelines.checkpoints.memory.shares import host_memory_bytes, weights_budget, worker_bytes
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.classify import ClassifierSpec, ClassifyEvent, ClassifyJob
@@ -91,6 +95,16 @@ def _layout(settings: Settings, catalog: Catalog) -> Layout:
     return read_layout(settings.engines, gpus, tuple(catalog.models), len(os.sched_getaffinity(0)))
 
 
+def largest_weights(catalog: Catalog) -> int:
+    """Return the bytes of the weights of the catalog's largest checkpoint, in half precision: what passes through the
+    host's memory while they are loaded. One that can't be loaded counts nothing."""
+    sizes = [loaded_bytes(spec.path) for spec in catalog.chat.checkpoints]
+    for spec in catalog.checkpoints:
+        with suppress(CheckpointError, OSError):
+            sizes.append(int(sum(map(sum, component_bytes(CheckpointFiles.of(spec), 2, "none").values()))))
+    return max(sizes, default=0)
+
+
 def _member(
     settings: Settings, layout: Layout, slot: Slot, catalog: Catalog, classifiers: Sequence[ClassifierSpec]
 ) -> Member:
@@ -105,7 +119,7 @@ def _member(
     processes = sum(1 if other.gpus else other.size for other in layout.images)  # that divide the host's memory
     options += [f"--devices={slot.size}", f"--others-bytes={others_bytes}", f"--image-workers={processes}"]
     options += [f"--chat-cache-share={settings.chat_cache_share:g}", f"--kernel-cache={settings.home / 'kernels'}"]
-    options += [f"--checks={settings.home / 'probes'}"]
+    options += [f"--checks={settings.home / 'probes'}", f"--weights-bytes={largest_weights(catalog)}"]
     host = EngineHost(
         "image", (), _limits(settings, settings.max_queue), slot.device,
         ChildProcess("image", options, slot.environment), slot.name,

@@ -27,6 +27,8 @@ class Worker:
     cached_checkpoints: CachedCheckpoints | None = None  # an image worker's weights in memory
     sharing: Sharing = field(default_factory=Sharing)  # of an engine that other servers use too
     no_device: str | None = None  # why it can't compute
+    ending: str | None = None  # why it ends itself
+    problems: tuple[str, ...] = ()  # of its machine, in sentences; it goes on
     off_device: asyncio.Event = field(default_factory=asyncio.Event)  # asleep: what it had on the device is free
     woken: asyncio.Event = field(default_factory=asyncio.Event)  # after that: it, or another one, is needed again
 
@@ -144,7 +146,7 @@ class WorkerStatus:
     takes_jobs: bool
     place: Place | None
     device: str | None
-    problem: str | None  # why the last one died, while none is up after it
+    problem: str | None  # why the last one died, while none is up after it; of one that is up, what its machine lacks
     pid: int | None  # of its process, on this machine
     memory: WorkerMemory | None
     cached_checkpoints: CachedCheckpoints | None
@@ -154,6 +156,7 @@ class WorkerStatus:
 def status_of(state: State) -> WorkerStatus:
     """Return what others see of a worker in this state."""
     worker = worker_of(state)
+    of_machine = " ".join(worker.problems) or None if worker else None
     asleep = isinstance(state, AsleepOnHost | AsleepOnDisk)
     wakes = isinstance(state, Coming | Starting | Up) and state.wakes
     return WorkerStatus(
@@ -161,7 +164,7 @@ def status_of(state: State) -> WorkerStatus:
         asleep or wakes or isinstance(state, Up),
         None if not asleep else "host" if worker else "disk",
         state.device if isinstance(state, Up | AsleepOnHost | AsleepOnDisk) else None,
-        state.problem if isinstance(state, Coming | Starting) else None,
+        state.problem if isinstance(state, Coming | Starting) else of_machine,
         worker.transport.pid if worker else None,
         worker.memory if worker else None,
         worker.cached_checkpoints if worker else None,

@@ -97,7 +97,7 @@ def _workers_table(workers: Sequence[Mapping[str, Any]]) -> Table:
         "Worker", "Device", "State", "Jobs", "Work (s)", "Weights (GiB)", "Checkpoints", title="Image workers"
     )
     for worker in workers:
-        state = "ready" if worker["ready"] else worker["problem"] or "starting"
+        state = "\n".join(filter(None, ["ready" if worker["ready"] else None, worker["problem"]])) or "starting"
         if worker["sleep"] != "awake":
             state = f"{worker['sleep']}, back in about {worker['wake_s']:g} s"
         budget = worker["weights_budget_bytes"]

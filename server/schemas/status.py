@@ -19,8 +19,9 @@ class Liveness(TypedDict):
 
 class WorkerState(TypedDict):
     """A worker process. `device` and `worker_pid` are null while it starts, and `problem` says why the one before it
-    ended; `jobs` are waiting or running. While it is `asleep` its weights are off the device, and the first call wakes
-    it; `wake_s` estimates how long a call waits for that, 0 if nothing has left the device."""
+    ended, or once it is up what is wrong with its machine; `jobs` are waiting or running. While it is `asleep` its
+    weights are off the device, and the first call wakes it; `wake_s` estimates how long a call waits for that, 0 if
+    nothing has left the device."""
 
     device: str | None
     problem: str | None
@@ -142,7 +143,8 @@ class MemoryReport(Answer):
 
 
 class WorkerReport(Answer):
-    """A worker process. While it is replaced, `pid` is null, and `problem` says why it ended. `sleep` says whether its
+    """A worker process. While it is replaced, `pid` is null, and `problem` says why it ended; once it is up, what is
+    wrong with its machine. `sleep` says whether its
     weights are off the device, `wake_s` how long a call would wait for them, `can_sleep` whether this server may send
     it to sleep."""
 

@@ -74,7 +74,7 @@ def main() -> None:
     if "FAULTY_GPU" in os.environ:
         failures.is_responsive = lambda device: not _is_lost
         choice.choose_device = _choose_device
-        worker.Ready = lambda device, is_gpu: Ready(device, is_gpu=True)  # type: ignore[misc,assignment]
+        worker.Ready = lambda device, is_gpu, problems: Ready(device, is_gpu=True)  # type: ignore[misc,assignment]
     worker.main()
 
 

@@ -24,6 +24,19 @@ def worker_bytes(checkpoints: Iterable[tuple[Path, Quantize]]) -> int:
     return sum(loaded_bytes(*each) for each in listed) + CONTEXT_BYTES if listed else 0
 
 
+def limit_problem(weights_bytes: int, root: Path = Path("/")) -> str | None:
+    """Return what is wrong where a control group around this process allows less memory than the weights of a
+    checkpoint take; None where there is no limit, or none that is so low."""
+    limit = min(_memory_limits(root), default=weights_bytes)
+    if limit >= weights_bytes:
+        return None
+    return (
+        f"The memory limit around this server is {limit / 2**30:.1f} GiB, and the weights of its largest checkpoint "
+        f"take {weights_bytes / 2**30:.1f}: loading them may be refused, or ended by the kernel. Raise the limit "
+        "(`docker run --memory`, `resources.limits.memory` in Kubernetes, `MemoryMax` of a service, `--mem` of Slurm)."
+    )
+
+
 def weights_budget(total: float, free: float, others: float) -> float:
     """Return the bytes for weights on a device: its share, which leaves room to draw, without the bytes that the other
     workers will use, and without those that programs that are not ours use now."""

@@ -8,9 +8,7 @@ worker. An error that all ranks raise at the same place of a pass leaves nobody 
 import functools
 import inspect
 import itertools
-import os
 import queue
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
@@ -37,6 +35,7 @@ from pipelines.images.parallel.process_group import LIMIT, ProcessGroup, open_st
 from pipelines.images.parallel.shards import apply_context, divide, reserve, shard
 from pipelines.protocol.images import Parallel
 from pipelines.protocol.messages import GROUP_NO_MEMORY_EXIT, LOST_GROUP_EXIT
+from pipelines.protocol.processes import end_process
 
 START_LIMIT_S: Final = 300.0  # imports on a busy machine
 AGREE_S: Final = 10.0  # between the failures of two ranks at the same place of a pass
@@ -141,10 +140,10 @@ class Group:
     def end(self, reason: str, no_memory: bool = False) -> NoReturn:
         """End all ranks, this process too. The first reason counts: it is that of the others' ends."""
         self._ending.acquire()
-        print(f"The group of {self.size} processes ends: {reason}", file=sys.stderr, flush=True)
         for rank in self._ranks:
             rank.kill()
-        os._exit(GROUP_NO_MEMORY_EXIT if no_memory else LOST_GROUP_EXIT)
+        status = GROUP_NO_MEMORY_EXIT if no_memory else LOST_GROUP_EXIT
+        end_process(status, f"The group of {self.size} processes ends: {reason}")
 
     def _start(self) -> ProcessGroup:
         if self._process_group is None:

@@ -34,7 +34,8 @@ function workerState(worker) {
   const time = duration(worker.wake_s);
   if (worker.sleep === "asleep") return t("asleep, back in about {time}", { time });
   if (worker.sleep === "waking") return t("waking, back in about {time}", { time });
-  return worker.ready ? html`<span class="good">${t("ready")}</span>` : html`<span class="bad">${worker.problem ?? t("starting")}</span>`;
+  if (worker.ready) return html`<span class="good">${t("ready")}</span>${worker.problem && html` <span class="bad">${worker.problem}</span>`}`;
+  return html`<span class="bad">${worker.problem ?? t("starting")}</span>`;
 }
 
 // Of a GPU, what all programs use of it; of a CPU, what the worker does.

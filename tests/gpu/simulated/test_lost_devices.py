@@ -11,8 +11,8 @@ import torch
 
 from pipelines.chat.engine import ChatEngine
 from pipelines.classify.engine import ClassifyEngine
-from pipelines.device import failures
 from pipelines.images.engine import ImageEngine
+from pipelines.protocol import processes
 from pipelines.protocol.chat import ChatJob, ChatSpec
 from pipelines.protocol.classify import ClassifierSpec, ClassifyJob
 from pipelines.protocol.images import CheckpointSpec
@@ -43,7 +43,7 @@ async def ended(monkeypatch: pytest.MonkeyPatch, lost_bytes: list[int]) -> Async
         loop.call_soon_threadsafe(happened.set)
         raise Ended
 
-    monkeypatch.setattr(failures.os, "_exit", end)  # type: ignore[attr-defined]
+    monkeypatch.setattr(processes.os, "_exit", end)  # type: ignore[attr-defined]
     yield happened
     lost_bytes.append(allocated_bytes())
 

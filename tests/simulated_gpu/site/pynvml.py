@@ -1,4 +1,4 @@
-"""NVML of the simulated GPUs, for processes without torch: what server/backends/gpus.py asks of it."""
+"""NVML of the simulated GPUs: what server/backends/gpus.py and pipelines/device/driver.py ask of it."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,12 @@ class NVMLError_NotFound(NVMLError):
     """As in NVIDIA's bindings."""
 
 
+class NVMLError_LibraryNotFound(NVMLError):
+    """As in NVIDIA's bindings."""
+
+
 NVML_DEVICE_MIG_ENABLE = 1
+NVML_COMPUTEMODE_EXCLUSIVE_THREAD, NVML_COMPUTEMODE_PROHIBITED, NVML_COMPUTEMODE_EXCLUSIVE_PROCESS = 1, 2, 3
 
 
 def nvmlInit() -> None:
@@ -55,3 +60,18 @@ def nvmlDeviceGetMemoryInfo(index: int) -> SimpleNamespace:
 def nvmlDeviceGetMigMode(_: int) -> tuple[int, int]:
     """Say that no GPU is divided."""
     return 0, 0
+
+
+def nvmlDeviceGetComputeMode(_: int) -> int:
+    """Return the mode that a test sets: by default any process may use a GPU."""
+    return int(os.environ.get("SIMULATED_GPU_MODE", "0"))
+
+
+def nvmlSystemGetCudaDriverVersion_v2() -> int:
+    """Return the CUDA of the driver, 13.0 unless a test says otherwise."""
+    return int(os.environ.get("SIMULATED_DRIVER_CUDA", "13000"))
+
+
+def nvmlSystemGetDriverVersion() -> str:
+    """Return the driver's own version."""
+    return os.environ.get("SIMULATED_DRIVER", "580.82.07")

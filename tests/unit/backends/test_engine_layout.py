@@ -47,19 +47,20 @@ def test_each_gpu_gets_an_image_worker_and_the_last_one_the_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "image", "others"),
+    ("gpus", "device", "image", "others"),
     [
-        ([], heap_on_cpu(), {}),
-        (select_visible([[gpu] for gpu in GPUS], "1"), *[{"CUDA_VISIBLE_DEVICES": "GPU-1a1"}] * 2),  # to CUDA perhaps 0
+        ([], "auto", heap_on_cpu(), {}),  # the workers look for one
+        # to CUDA it is perhaps 0; the CPU does not take its place
+        (select_visible([[gpu] for gpu in GPUS], "1"), "cuda", *[{"CUDA_VISIBLE_DEVICES": "GPU-1a1"}] * 2),
     ],
 )
-def test_with_one_gpu_or_none_the_workers_look_for_their_device(
-    gpus: list[Gpu], image: Mapping[str, str], others: Mapping[str, str]
+def test_with_one_gpu_or_none_all_workers_are_on_it(
+    gpus: list[Gpu], device: str, image: Mapping[str, str], others: Mapping[str, str]
 ) -> None:
     layout = automatic_layout("auto", gpus)
-    assert [(slot.name, slot.device, slot.environment) for slot in layout.images] == [("image", "auto", image)]
+    assert [(slot.name, slot.device, slot.environment) for slot in layout.images] == [("image", device, image)]
     for slot in (layout.chat, layout.classify):
-        assert (slot.device, slot.environment) == ("auto", others)
+        assert (slot.device, slot.environment) == (device, others)
         assert slot.shares_device(layout.images[0])
 
 

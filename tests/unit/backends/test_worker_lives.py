@@ -13,6 +13,7 @@ import pytest
 from pipelines.protocol.images import CheckpointSpec, Encoding, Event, Failed, Finished, ImageJob, Started
 from server.backends import child_process
 from server.backends.engine_host import EngineHost, HostLimits
+from tests.support import ending_worker
 from tests.support.polling import eventually
 
 pytestmark = pytest.mark.slow
@@ -152,3 +153,38 @@ async def test_a_stop_at_work_and_one_in_sleep_leave_no_process(host: Host) -> N
     assert host.status.pid is None
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("ending", "problem"),
+    [
+        ("no device", ending_worker.NO_GPU),
+        ("library", f"The worker has failed: ImportError: {ending_worker.LIBRARY}"),
+        ("lost", ending_worker.LOST),
+        ("silent", "it ended with status 3, and said no reason but on the server's stderr"),
+    ],
+)
+async def test_the_reason_of_a_worker_that_ends_is_its_own(
+    ending: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_process, "WORKER", "tests.support.ending_worker")
+    monkeypatch.setenv("ENDING", ending)
+    host = Host("image", (), HostLimits(8, silence_s=60.0))
+    await host.start()
+    try:
+        await eventually(lambda: host.status.problem == problem)
+        assert host.status.device is None
+    finally:
+        await host.stop()
+
+
+async def test_a_problem_of_the_machine_is_told_while_the_worker_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_process, "WORKER", "tests.support.ending_worker")
+    monkeypatch.setenv("ENDING", "never")
+    host = Host("image", (), HostLimits(8, silence_s=60.0))
+    await host.start()
+    try:
+        await assert_draws(host)
+        assert (host.status.device, host.status.problem) == ("a device", " ".join(ending_worker.PROBLEMS))
+    finally:
+        await host.stop()

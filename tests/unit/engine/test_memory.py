@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipelines.checkpoints.memory.shares import DEVICE_SHARE, host_memory_bytes, weights_budget
+from pipelines.checkpoints.memory.shares import DEVICE_SHARE, host_memory_bytes, limit_problem, weights_budget
 from pipelines.device.memory import Budgets, compute_dtype
 
 GIB = 2**30
@@ -57,6 +57,19 @@ def test_the_least_limit_of_the_groups_around_the_process_counts(
         folder.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(f"{limit}\n")
     assert host_memory_bytes(tmp_path) == expected
+
+
+def test_a_limit_below_the_weights_is_told(tmp_path: Path) -> None:
+    assert limit_problem(10**12, tmp_path) is None
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mountinfo").write_text(V2.format(shown="/"))
+    (tmp_path / "proc/self/cgroup").write_text("0::/\n")
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/memory.max").write_text(f"{8 * 2**30}\n")
+    assert limit_problem(8 * 2**30, tmp_path) is None
+    assert str(limit_problem(24 * 2**30, tmp_path)).startswith(
+        "The memory limit around this server is 8.0 GiB, and the weights of its largest checkpoint take 24.0: loading"
+    )
 
 
 def test_without_control_groups_the_machines_memory_counts(tmp_path: Path) -> None:
