@@ -4,8 +4,6 @@ import errno
 import os
 import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,25 +15,21 @@ from server.accounts.stored_files import StoredFiles
 from server.backends.object_storage import open_storage
 from server.catalog.images import CatalogError, load_catalog
 from server.errors import DatabaseBusy, DatabaseFailed, StartError
+from server.flows.operators.gpu_findings import gpu_findings
 from server.flows.storage.owner import StorageMarks
 from server.schemas.status import Finding
 from server.settings import PREFIX, Settings, unknown_settings
 
-COMMAND_LIMIT_S = 60  # importing torch takes seconds, on a slow disk many
 MIN_FREE_BYTES = 5 * 2**30
-ASK_TORCH = (
-    "import torch; print(torch.__version__, torch.version.cuda or '-', torch.cuda.is_available(), "
-    "*(torch.cuda.get_device_name(i).replace(' ', '_') for i in range(torch.cuda.device_count())))"
-)
 
 
 def run_checks(settings: Settings) -> list[Finding]:
     """Run every check, and return the findings; the server may run meanwhile. A check that meets a file which it may
     not read reports that."""
     checks: tuple[Callable[[Settings], Finding], ...] = (
-        _settings, _driver, _cuda, _memory, _disk, _port, _permissions, _database, _storage, _catalog, _egress,
+        _memory, _disk, _port, _permissions, _database, _storage, _catalog, _egress,
     )  # fmt: skip
-    return [_checked(check, settings) for check in checks]
+    return [_settings(settings), *gpu_findings(settings), *(_checked(check, settings) for check in checks)]
 
 
 def _checked(check: Callable[[Settings], Finding], settings: Settings) -> Finding:
@@ -51,28 +45,6 @@ def _settings(_: Settings) -> Finding:
         return Finding(name="settings", ok=None, detail=" ".join(unknown))
     given = sorted(name for name in os.environ if name.startswith(PREFIX))
     return Finding(name="settings", ok=True, detail=", ".join(given) or "all are the defaults")
-
-
-def _driver(settings: Settings) -> Finding:
-    query = "--query-gpu=name,driver_version,memory.total,memory.free"
-    found = _run("nvidia-smi", query, "--format=csv,noheader")
-    if found is None:
-        needed = settings.device == "cuda"
-        return Finding(name="driver", ok=False if needed else None, detail="nvidia-smi is not there: no NVIDIA driver")
-    return Finding(name="driver", ok=True, detail="; ".join(found.splitlines()))
-
-
-def _cuda(settings: Settings) -> Finding:
-    found = _run(sys.executable, "-P", "-c", ASK_TORCH)
-    if found is None:
-        return Finding(name="cuda", ok=False, detail="torch can't be imported: install Darkroom's requirements again")
-    torch, cuda, available, *devices = found.split()
-    detail = f"torch {torch} for CUDA {cuda}"
-    if available == "True":
-        return Finding(name="cuda", ok=True, detail=f"{detail} sees {', '.join(devices)}")
-    reason = "this torch is for CPUs" if cuda == "-" else "the driver is missing, or older than this CUDA"
-    needed = settings.device == "cuda"
-    return Finding(name="cuda", ok=False if needed else None, detail=f"{detail} sees no GPU: {reason}")
 
 
 def _memory(_: Settings) -> Finding:
@@ -202,15 +174,6 @@ def _folders(settings: Settings) -> list[tuple[str, Path]]:
 def _existing(path: Path) -> Path:
     """Return the path, or the nearest folder above it that exists."""
     return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
-
-
-def _run(*command: str) -> str | None:
-    """Run a command and return its output; None if it can't be run, fails, or prints nothing."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_LIMIT_S, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() or None
 
 
 def _gib(size: int) -> str:

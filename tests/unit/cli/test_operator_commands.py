@@ -18,7 +18,7 @@ from server.accounts.keys import authenticate, create_key
 from server.accounts.ledger import Ledger
 from server.cli.app import main
 from server.clock import Clock
-from server.flows.operators import doctor
+from server.flows.operators import doctor, gpu_findings
 from tests.support.in_process import InProcess, in_process
 from tests.unit.accounts.helpers import GROUPS, call, capture, result
 
@@ -153,10 +153,17 @@ def test_a_listing_says_when_it_is_not_all_and_an_export_is_whole(run: Run, tmp_
         assert "the newest" not in run(listing)[2]
 
 
+def answer_checks(monkeypatch: pytest.MonkeyPatch, found: dict[str, object]) -> None:
+    """Have the doctor's trial of a worker's device find this."""
+    command = [sys.executable, "-c", f"print({json.dumps(found)!r})"]
+    monkeypatch.setattr(gpu_findings, "python_command", lambda *_: command)
+
+
 def test_the_doctor_names_what_is_wrong(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o700)
     monkeypatch.setenv("DARKROOM_PORT", "0")
-    monkeypatch.setattr(doctor, "ASK_TORCH", "print('2.9 12.8 True One_GPU')")
+    works = {"torch": "2.9", "cuda": "12.8", "problems": [], "works": True, "is_gpu": True, "device": "One GPU"}
+    answer_checks(monkeypatch, works)
     monkeypatch.setattr(doctor, "MIN_FREE_BYTES", 0)
     run("keys", "create", "shop")
     status, printed, _ = run("doctor", "--json")
@@ -168,17 +175,18 @@ def test_the_doctor_names_what_is_wrong(run: Run, tmp_path: Path, monkeypatch: p
     assert status == any(each["ok"] is False for each in found.values())
     assert (found["cuda"]["ok"], found["port"]["ok"], found["permissions"]["ok"]) == (True, True, True)
     assert "DARKROOM_PORT" in found["settings"]["detail"]
-    assert found["cuda"]["detail"] == "torch 2.9 for CUDA 12.8 sees One_GPU"
+    assert found["cuda"]["detail"] == "torch 2.9 for CUDA 12.8 sees One GPU"
     assert found["database"]["detail"].startswith("sqlite, schema 00")
     tmp_path.chmod(0o755)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "alpha.toml").write_text("price = ")
     monkeypatch.setenv("DARKROOM_MODEL_CONFIGS", str(tmp_path / "broken"))
     monkeypatch.setenv("DARKROOM_DEVICE", "cuda")
-    monkeypatch.setattr(doctor, "ASK_TORCH", "print('2.9 - False')")
+    fails = {"cuda": None, "is_gpu": False, "works": False, "problems": ["it is for CPUs alone."]}
+    answer_checks(monkeypatch, works | fails)
     status, printed, _ = run("doctor")
     assert status == 1
-    for said in ("this torch is for CPUs", "chmod 700", "alpha.toml"):
+    for said in ("it is for CPUs alone.", "chmod 700", "alpha.toml"):
         assert said in printed
 
 
