@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 import torch
 
+from pipelines.device import failures
 from pipelines.device.choice import choose_device
-from pipelines.device.failures import is_device_error, is_out_of_memory, is_responsive
+from pipelines.device.failures import is_device_error, is_out_of_memory, is_responsive, require_device
 from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEvent, ClassifyJob
 from pipelines.protocol.engine import NoDevice
 from pipelines.protocol.images import Failed
@@ -67,6 +68,21 @@ def test_the_cause_counts_where_a_library_wraps_it() -> None:
     wrapped = OSError("Unable to load weights")
     wrapped.__cause__ = torch.OutOfMemoryError("CUDA out of memory.")
     assert is_out_of_memory(wrapped)
+
+
+@pytest.mark.parametrize("error", [*DEVICE, *NEITHER], ids=repr)
+def test_a_trial_that_fails_says_no_while_the_device_answers(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_device(error, torch.device("cpu"))
+    monkeypatch.setattr(failures, "is_responsive", lambda _: False)
+    if error in DEVICE:
+        with pytest.raises(type(error)):
+            require_device(error, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("error", NO_MEMORY, ids=str)
+def test_a_trial_without_memory_says_nothing(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        require_device(error, torch.device("cpu"))
 
 
 def test_a_working_device_answers() -> None:

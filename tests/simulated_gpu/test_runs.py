@@ -35,6 +35,7 @@ QUICK = (
     "tests/gpu/test_attention.py",
     "tests/gpu/simulated/test_device.py",
     "tests/gpu/simulated/test_lost_devices.py",
+    "tests/gpu/simulated/test_refused_options.py",
 )
 LONG = (
     "tests/gpu/test_runtime_options.py",

@@ -21,7 +21,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, 
 from pipelines.checkpoints.errors import CheckpointError
 from pipelines.checkpoints.memory.chat_files import FLOAT8, GGUF, MLX, missing_packages, quantized_by
 from pipelines.checkpoints.weight_file.header import WEIGHT_FILES, pickles_in, read_header
-from pipelines.device.failures import is_device_error, is_out_of_memory
+from pipelines.device.failures import require_device
 from pipelines.device.memory import compute_dtype
 from pipelines.device.quantizers import quantizing_config
 from pipelines.device.weight_names import load_model
@@ -136,8 +136,7 @@ def _computes_in_float8(device: torch.device) -> bool:
 
         load_finegrained_fp8_kernel()
     except Exception as error:  # no package, no kernel for this torch, or no network to load one from
-        if is_device_error(error) or is_out_of_memory(error):
-            raise
+        require_device(error, device)
         return False
     return True
 

@@ -13,7 +13,7 @@ import torch
 
 from pipelines.chat.model.length_rules import LengthRules, read_rules
 from pipelines.chat.model.model_runner import Chunk, ModelRunner
-from pipelines.device.failures import is_device_error, is_out_of_memory
+from pipelines.device.failures import require_device
 from pipelines.device.graph_capture import CAPTURES
 
 TRIED_OPERATIONS: Final = {"cpu": 2e11, "cuda": 2e15}  # that trying a threshold may take: seconds
@@ -51,16 +51,17 @@ def find_batching(model: Any, device: torch.device, vocab_size: int, context: in
                 _same_in_batch(runner, model, length, vocab_size) for length in _lengths(model, device, rules)
             ) and _same_beside_long(runner, vocab_size, _positions(model)):
                 counts = rules.long_from is not None or rules.scale_step is not None  # the length of each pass
-                packs = not counts and _has_same_logits(_same_when_packed, runner, vocab_size)
+                packs = not counts and _has_same_logits(_same_when_packed, runner, vocab_size, device)
                 graphs = (
-                    not counts and device.type in CAPTURES and _has_same_logits(_same_when_captured, runner, vocab_size)
+                    not counts
+                    and device.type in CAPTURES
+                    and _has_same_logits(_same_when_captured, runner, vocab_size, device)
                 )
                 token_bytes = runner.kv_cache.token_bytes()
                 runner.kv_cache.clear()  # and graphs: their memory would wait for the garbage collector
                 return Batching(rules, token_bytes, by_group, packs, graphs)
         except OF_MODELS as error:
-            if is_out_of_memory(error) or is_device_error(error):
-                raise  # which says nothing about the model
+            require_device(error, device)
             why = "its code takes no such batch"
     return Batching(rules, _own_token_bytes(model), unbatched_reason=why)
 
@@ -72,8 +73,7 @@ def _own_token_bytes(model: Any) -> int:
     try:
         cache = model(input_ids=tokens, use_cache=True).get("past_key_values")
     except OF_MODELS as error:
-        if is_out_of_memory(error) or is_device_error(error):
-            raise
+        require_device(error, tokens.device)
         return 0
     layers = [layer for layer in getattr(cache, "layers", ()) if not getattr(layer, "is_sliding", False)]
     kept = [getattr(layer, name, None) for layer in layers for name in ("keys", "values")]
@@ -133,13 +133,14 @@ def _same_beside_long(runner: ModelRunner, vocab_size: int, positions: int) -> b
     return _is_same(runner, beside, alone, vocab_size)
 
 
-def _has_same_logits(tried: Callable[[ModelRunner, int], bool], runner: ModelRunner, vocab_size: int) -> bool:
+def _has_same_logits(
+    tried: Callable[[ModelRunner, int], bool], runner: ModelRunner, vocab_size: int, device: torch.device
+) -> bool:
     """Return whether what was tried gives the same logits. A model whose code does not take it goes without."""
     try:
         return tried(runner, vocab_size)
     except OF_MODELS as error:
-        if is_out_of_memory(error) or is_device_error(error):
-            raise
+        require_device(error, device)
         return False
 
 

@@ -1,6 +1,6 @@
 """`[runtime]` before anything is loaded: options that defeat each other, and `runtime = "auto"`. Pure."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -59,24 +59,27 @@ def choose_runtime(
     budget_bytes: int,
     capability: tuple[int, int] | None,
     beside_bytes: int = 0,
+    refused: Collection[str] = (),
 ) -> tuple[Runtime, str]:
     """Choose the settings that `runtime = "auto"` stands for, and say why. `sizes_of` returns the bytes of the
     components' tensors with the denoiser quantized so.
 
     `budget_bytes` are those that the device has for weights, `capability` its compute capability, None without a GPU.
-    `beside_bytes` are those of controls: they stay on the device, and so does the denoiser that they are for.
+    `beside_bytes` are those of controls: they stay on the device, and so does the denoiser that they are for. `refused`
+    are the values of options that were tried and can't be had.
     The first choice that fits is the fastest one: text encoders are needed for new prompts alone, and other components
     for every image. Where nothing fits, it is the smallest, and loading refuses it.
     """
     plain = Runtime()
     if capability is None:
         return plain, "no GPU: the plain settings"
-    quantize: Quantize = "fp8" if capability >= FP8_CAPABILITY else "float8"
+    quantize: Quantize = "fp8" if capability >= FP8_CAPABILITY and "fp8" not in refused else "float8"
     options: tuple[tuple[Quantize, Offload], ...] = (
         ("none", "none"), ("none", "encoders"), (quantize, "none"), (quantize, "encoders"), ("none", "model"),
         (quantize, "model"), ("float8", "group"),
     )  # fmt: skip
     options = options[:4] if beside_bytes else options
+    options = tuple(each for each in options if not {*each} & {*refused}) or options[:1]
     sizes = []
     for chosen, offload in options:
         size = device_bytes(sizes_of(chosen), offload) + beside_bytes

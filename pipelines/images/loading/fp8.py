@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from pipelines.checkpoints.memory.device_bytes import SENSITIVE
-from pipelines.device.failures import is_device_error, is_out_of_memory
+from pipelines.device.failures import require_device
 from pipelines.device.staged_copy import StagedCopy
 
 FORMAT: Final = torch.float8_e4m3fn
@@ -116,9 +116,8 @@ def supports_scaled_matmul(device: torch.device) -> bool:
     scale = torch.ones(ALIGNMENT, 1, device=device)
     try:
         _multiply(values, values.t(), scale, scale.t(), None)
-    except RuntimeError as error:
-        if is_device_error(error) or is_out_of_memory(error):
-            raise
+    except RuntimeError as error:  # such as cuBLAS without such a product for this GPU
+        require_device(error, device)
         return False
     return True
 
@@ -167,9 +166,8 @@ def _quantizer(kind: str) -> tuple[Callable[[torch.Tensor], tuple[torch.Tensor, 
         from pipelines.images.loading.fp8_kernel import quantize_rows
 
         quantize_rows(torch.ones(2, 2 * ALIGNMENT, dtype=torch.bfloat16, device=kind))
-    except Exception as error:  # no Triton or no C compiler, which say so in many ways
-        if is_device_error(error) or is_out_of_memory(error):
-            raise
+    except Exception as error:  # no Triton, no C compiler, an assembler newer than the driver: in many words
+        require_device(error, torch.device(kind))
         why = str(error).strip().partition("\n")[0][:MOST_OF_AN_ERROR]
         return _quantize, f"; activations are quantized without a compiler, which may be slower than 'none': {why}"
     return quantize_rows, ""

@@ -16,14 +16,14 @@ from diffusers.loaders.single_file_utils import SingleFileComponentError
 from pipelines.checkpoints.classes.facts import class_problems
 from pipelines.checkpoints.classes.index import denoiser_name, index_file, is_left_out
 from pipelines.checkpoints.classes.source import installed_pipelines
-from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError, RefusedOption
 from pipelines.checkpoints.folder.files import CheckpointFiles
 from pipelines.checkpoints.inspection.beside_folders import inspect_file
 from pipelines.checkpoints.memory.device_bytes import stays_float8
 from pipelines.checkpoints.weight_file.file import WeightFile
-from pipelines.device.failures import is_device_error, is_out_of_memory
+from pipelines.device.failures import clear_frames, is_device_error, is_out_of_memory
 from pipelines.device.graph_capture import CAPTURES
-from pipelines.device.memory import Budgets, compute_dtype
+from pipelines.device.memory import Budgets, compute_dtype, free_memory
 from pipelines.device.staged_copy import move_modules
 from pipelines.families.registry import family_of
 from pipelines.images.denoising.merging import ForwardMerger, Sharing
@@ -72,7 +72,29 @@ def load_checkpoint(
     shared = shared or SharedParts()
     group = group or Group(device)
     budget_bytes = Budgets.of(device).device_bytes if budget_bytes is None else budget_bytes
-    runtime, chosen = runtime_options.resolve(spec, device, budget_bytes, group.size)
+    refused: dict[str, str] = {}
+    while True:
+        chosen = runtime_options.resolve(spec, device, budget_bytes, group.size, refused)
+        try:
+            return _load(spec, chosen, device, sharing, shared, group)
+        except RefusedOption as error:
+            if not spec.runtime.auto or error.option in refused:
+                raise
+            refused[error.option] = str(error)
+            clear_frames(error)  # they hold what was loaded
+        free_memory(device)
+
+
+def _load(
+    spec: CheckpointSpec,
+    options: tuple[Runtime, tuple[str, ...]],
+    device: torch.device,
+    sharing: Sharing | None,
+    shared: SharedParts,
+    group: Group,
+) -> Checkpoint:
+    """Load a checkpoint with these options, and notes on how they were chosen. Raises CheckpointError."""
+    runtime, chosen = options
     resolved = replace(spec, runtime=runtime)
     dtype = compute_dtype(runtime.dtype, device)
     files = CheckpointFiles.of(spec)

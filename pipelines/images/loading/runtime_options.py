@@ -5,6 +5,7 @@ Each function raises CheckpointError with the key of an option that the checkpoi
 
 from collections.abc import Iterable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -12,7 +13,7 @@ import diffusers
 import torch
 
 from pipelines.checkpoints.classes.index import is_text_encoder
-from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError, RefusedOption
 from pipelines.checkpoints.folder.files import CheckpointFiles
 from pipelines.checkpoints.memory.device_bytes import component_bytes, control_bytes
 from pipelines.checkpoints.memory.runtime import FP8_CAPABILITY, check_conflicts, choose_runtime
@@ -40,10 +41,15 @@ def loading_options(runtime: Runtime, denoiser: str) -> dict[str, Any]:
 
 
 def resolve(
-    spec: CheckpointSpec, device: torch.device, budget_bytes: int, devices: int = 1
+    spec: CheckpointSpec,
+    device: torch.device,
+    budget_bytes: int,
+    devices: int = 1,
+    refused: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Runtime, tuple[str, ...]]:
     """Choose the options to load with, and return notes on the choice too, for a worker with so many devices and this
-    budget for weights on each.
+    budget for weights on each. `refused` are the values that `runtime = "auto"` has tried, each with the reason why it
+    can't be had.
 
     Raises CheckpointError for options that defeat each other, or that the worker does not suit.
     """
@@ -56,8 +62,8 @@ def resolve(
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     controls = control_bytes(spec.controls, 2)
     sizes_of = partial(component_bytes, CheckpointFiles.of(spec), 2)
-    chosen, why = choose_runtime(sizes_of, budget_bytes, capability, controls)
-    return chosen, (f"runtime auto: {why}",)
+    chosen, why = choose_runtime(sizes_of, budget_bytes, capability, controls, refused)
+    return chosen, (f"runtime auto: {why}", *(f"without {name!r}: {reason}" for name, reason in refused.items()))
 
 
 def apply(pipeline: Any, denoiser: Any, runtime: Runtime, device: torch.device) -> tuple[str, ...]:
@@ -195,16 +201,18 @@ def _is_of_half_precision(name: str, device: torch.device) -> bool:
 
 def _quantize_fp8(denoiser: Any, device: torch.device) -> str:
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < FP8_CAPABILITY:
-        raise CheckpointError("runtime.quantize: 'fp8' needs a GPU of compute capability 8.9 or more (Ada, Hopper)")
+        message = "runtime.quantize: 'fp8' needs a GPU of compute capability 8.9 or more (Ada, Hopper)"
+        raise RefusedOption("fp8", message)
     if not supports_scaled_matmul(device):
-        raise CheckpointError(
+        raise RefusedOption(
+            "fp8",
             f"runtime.quantize: 'fp8' needs another torch: {torch.__version__} does not multiply float8 matrices "
-            f"by rows on this {device.type.upper()}"
+            f"by rows on this {'GPU' if device.type == 'cuda' else 'CPU'}",
         )
     try:
         return str(quantize_linears(denoiser, device))
     except ValueError as error:
-        raise CheckpointError(f"runtime.quantize: {type(denoiser).__name__}: {error}") from error
+        raise RefusedOption("fp8", f"runtime.quantize: {type(denoiser).__name__}: {error}") from error
 
 
 def _offload(pipeline: Any, runtime: Runtime, device: torch.device) -> None:
@@ -225,7 +233,7 @@ def _offload(pipeline: Any, runtime: Runtime, device: torch.device) -> None:
             exclude_modules=list(stay),
         )
     except ValueError as error:
-        raise CheckpointError(f"runtime.offload: {type(pipeline).__name__}: {error}") from error
+        raise RefusedOption(runtime.offload, f"runtime.offload: {type(pipeline).__name__}: {error}") from error
 
 
 def _kept_on_device(components: Mapping[str, Any]) -> dict[str, torch.nn.Module]:

@@ -100,6 +100,21 @@ def test_auto_keeps_the_denoiser_on_the_device_for_controls() -> None:
         assert (chosen.quantize, chosen.offload) == (quantize, "encoders")
 
 
+@pytest.mark.parametrize(
+    ("refused", "quantize", "offload"),
+    [
+        ((), "fp8", "encoders"),
+        (("fp8",), "float8", "encoders"),
+        (("encoders",), "fp8", "model"),
+        (("encoders", "fp8"), "float8", "model"),
+        (("encoders", "model"), "float8", "group"),
+    ],
+)
+def test_auto_leaves_out_what_was_refused(refused: tuple[str, ...], quantize: str, offload: str) -> None:
+    chosen, _ = choose_runtime(flux_sizes, 16 * GIB, (8, 9), refused=refused)
+    assert (chosen.quantize, chosen.offload) == (quantize, offload)
+
+
 def test_auto_changes_nothing_without_a_gpu() -> None:
     assert choose_runtime(flux_sizes, GIB, None) == (Runtime(), "no GPU: the plain settings")
 
