@@ -6,7 +6,11 @@ from typing import Any, Final
 from pipelines.checkpoints.errors import CheckpointError
 from pipelines.protocol.images import Quantize
 
-LIBRARIES: Final = {"nf4": ("bitsandbytes",), "int8": ("torchao",), "int4": ("torchao", "mslk")}
+LIBRARIES: Final = {
+    "nf4": ("bitsandbytes",),
+    "int8": ("torchao",),
+    "int4": ("torchao", "mslk-cuda"),
+}  # as pip names them
 
 
 def quantizing_config(library: Any, quantize: Quantize, key: str) -> Any:

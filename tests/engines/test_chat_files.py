@@ -88,7 +88,7 @@ def test_quantized_weights_name_the_packages_that_are_missing(
 
 
 @pytest.mark.parametrize(
-    ("quantize", "packages"), [("int8", "torchao"), ("int4", "torchao mslk"), ("nf4", "bitsandbytes")]
+    ("quantize", "packages"), [("int8", "torchao"), ("int4", "torchao mslk-cuda"), ("nf4", "bitsandbytes")]
 )
 def test_quantizing_names_the_packages_that_are_missing(
     folder: Path, quantize: Quantize, packages: str, monkeypatch: pytest.MonkeyPatch
