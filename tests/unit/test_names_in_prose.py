@@ -28,9 +28,10 @@ OF_OTHERS = {  # of programs, clients, Lemonade
     *("env_key", "model_provider", "wire_api", "librechat.yaml", "citations"),
     *("server_sd.py", "image_defaults", "cfg_scale", "build/conformance"),
     *("init_by_array", "omp_pause_soft", "cu126", "XMP"),  # NumPy's C, OpenMP, PyTorch's index, JPEG
-    *("cublasCreate", "cublasGemmEx"),
     *("nvidia-uvm", "nvidia-modprobe", "nvidia-fabricmanager", "LD_LIBRARY_PATH", "--device", "--userns"),
     *("compat", "runtimeClassName", "bpf_prog_query", "nvidia_uvm", "modprobe", "no-cgroups"),
+    *("cublasCreate", "cublasGemmEx", "cublasLtMatmulAlgoGetHeuristic", "compute_"),
+    *("dmesg", "--mem", "MemoryMax"),  # of the kernel, Slurm and systemd
     *("XControlNetPipeline", "XPipeline", "XImg2ImgPipeline", "XInpaintPipeline", "_px", "_s"),  # parts of names
     *("vPred", "alpha_bar", "a_s_s", "clip_skip", "Later2DModel"),  # of files, papers, texts; examples of what is not
 }
