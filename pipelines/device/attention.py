@@ -34,7 +34,7 @@ from pipelines.device.attention_kernels import (
     plain_torch,
     worst_error,
 )
-from pipelines.device.failures import is_device_error, is_out_of_memory, is_responsive
+from pipelines.device.failures import is_out_of_memory, require_device
 from pipelines.device.software import describe_device, library_versions
 
 TORCH: Final = "torch"  # the kernel that torch chooses
@@ -137,8 +137,7 @@ class AttentionChooser:
         try:
             return kernel(call)
         except Exception as error:  # such as for strides that the first call had not
-            if self._is_grave(error):
-                raise
+            require_device(error, self._device)
             refused = {**choice.refused, choice.kernel: f"refused a later call: {_line(error)}"}
             self._settle(shape, Choice(TORCH, choice.times_ms, refused))
             return by_torch(call)
@@ -157,7 +156,8 @@ class AttentionChooser:
         if query.dim() != 4 or query.device.type != self._device.type:
             return False
         batch, heads, tokens, size = query.shape
-        return 4.0 * batch * heads * tokens * key.shape[2] * size >= TRIED_FLOP
+        # cuDNN has been wrong for few heads of keys, as language models have them, for short prompts too
+        return heads != key.shape[1] or 4.0 * batch * heads * tokens * key.shape[2] * size >= TRIED_FLOP
 
     def _find(self, shape: Shape, call: AttentionCall) -> Choice:
         """Return the choice that was kept, or try all kernels on this call. Where nothing can be learnt, as of tensors
@@ -196,8 +196,7 @@ class AttentionChooser:
                     else:
                         refused[name] = f"{WRONG} by {error:.2g} of the norm"
             except Exception as failure:
-                if self._is_grave(failure):
-                    raise
+                require_device(failure, self._device)
                 refused[name] = _line(failure)
         if not seconds:
             return None
@@ -212,10 +211,6 @@ class AttentionChooser:
         for name, why in choice.wrong.items():
             print(f"Attention by {name} is never used for {shape}: it {why}", file=sys.stderr, flush=True)
         return choice
-
-    def _is_grave(self, error: BaseException) -> bool:
-        """Return whether an error says nothing of the kernel: the memory is full, or the device is lost."""
-        return is_out_of_memory(error) or (is_device_error(error) and not is_responsive(self._device))
 
 
 class ChoiceRecords:
