@@ -27,7 +27,7 @@ from pipelines.images.denoising.merging import Sharing
 from pipelines.images.denoising.noise_schedulers import try_config
 from pipelines.images.denoising.step_observer import Pixels
 from pipelines.images.drawing.run import Run, RunCallbacks
-from pipelines.images.failures import to_failed_event
+from pipelines.images.failures import to_failed_event, to_load_failed_event
 from pipelines.images.job_files import JobFiles
 from pipelines.images.loading.adapters import ModifiedWeights
 from pipelines.images.loading.checkpoint import Checkpoint
@@ -52,6 +52,7 @@ from pipelines.protocol.images import (
 )
 from pipelines.protocol.messages import CachedCheckpoints, Capabilities
 
+ToEvent = Callable[[BaseException, ImageJob], Failed]
 FAIR_WAIT_S = 5.0  # that an image waits for memory for its checkpoint before no other starts
 
 
@@ -102,7 +103,7 @@ class ImageEngine:
         active = EngineJob(job, events.put_nowait)
         yield Queued()
         if unfit := self._unfit.get(job.checkpoint):
-            yield to_failed_event(unfit, job)
+            yield to_load_failed_event(unfit, job)
             return
         self._jobs[job.id] = active
         try:
@@ -246,7 +247,7 @@ class ImageEngine:
                 self._blocked_loads.add(spec)
         except Exception as error:
             for active in [active for active in self._jobs.values() if active.job.checkpoint == spec]:
-                self._fail(active, error)
+                self._fail(active, error, to_load_failed_event)
         finally:
             del self._loads[spec]
         self._dispatch()
@@ -356,11 +357,11 @@ class ImageEngine:
         active = self._jobs.get(run.row.job.id)
         return active if active and not active.done else None
 
-    def _fail(self, active: EngineJob, error: BaseException) -> None:
+    def _fail(self, active: EngineJob, error: BaseException, to_event: ToEvent = to_failed_event) -> None:
         if active.job.id.startswith(CHECK_PREFIX):
             self._warmup.record_failure(active.job.id, error)
         self._drop(active)
-        active.emit(to_failed_event(error, active.job))
+        active.emit(to_event(error, active.job))
 
     def _drop(self, active: EngineJob) -> None:
         """Remove all rows of a job, from the queue and from the device."""

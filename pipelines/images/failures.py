@@ -1,6 +1,7 @@
 """From an exception to the last event of a failed image job."""
 
 import traceback
+from dataclasses import replace
 
 from pipelines.checkpoints.errors import CheckpointError
 from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
@@ -38,8 +39,7 @@ def to_failed_event(error: BaseException, job: ImageJob) -> Failed:
             )
             return Failed("prompt_too_long", message, detail, error.field, read_part=error.read_part)
         case CheckpointError():
-            message = f"The checkpoint '{job.checkpoint.name}' can't be used; the server's log says why."
-            return Failed("checkpoint_failed", f"{message} Nothing was charged.", detail)
+            return _checkpoint_failed(job, detail)
         case BlockedImage():
             message = "This model's checkpoint has a safety checker of its own, which blocked the image"
             return Failed("moderation_blocked", f"{message}; nothing was charged.", detail)
@@ -51,8 +51,21 @@ def to_failed_event(error: BaseException, job: ImageJob) -> Failed:
             return Failed("unsupported", message, detail, "size")
     if is_out_of_memory(error):
         message = "The device ran out of memory; nothing was charged. Try a smaller size or fewer references."
-        return Failed("out_of_memory", message, detail)
+        return Failed("out_of_memory", message, detail, movable="larger")
     return Failed("engine_failed", "The image could not be drawn; nothing was charged.", detail)
+
+
+def to_load_failed_event(error: BaseException, job: ImageJob) -> Failed:
+    """Translate whatever a load failed with into the last event of a job that waited for it. `detail` begins with the
+    error's own words, for operators."""
+    reason = str(error) or type(error).__name__
+    detail = "".join(traceback.format_exception(error))
+    return replace(_checkpoint_failed(job, f"{reason}\n{detail}"), movable="anywhere")
+
+
+def _checkpoint_failed(job: ImageJob, detail: str) -> Failed:
+    message = f"The checkpoint '{job.checkpoint.name}' can't be used; the server's log says why. Nothing was charged."
+    return Failed("checkpoint_failed", message, detail)
 
 
 def invalid_image(error: InvalidImage, job: ImageJob) -> str:

@@ -287,6 +287,7 @@ FailureCode = Literal[
     "invalid_value",
     "prompt_too_long",
 ]
+Movable = Literal["anywhere", "larger"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +300,7 @@ class Failed:
     param: str | None = None  # the request's field that caused it
     retry_after_s: float | None = None  # when to try again, if that may help
     read_part: float | None = None  # of a prompt that is too long
+    movable: Movable | None = None  # another worker may run it: any, if it has not started, or one with more memory
 
 
 Event = Queued | Started | Progress | Preview | Finished | Failed

@@ -7,9 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from pipelines.checkpoints.errors import CheckpointError
 from pipelines.images.drawing import run
 from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.engine import ImageEngine
+from pipelines.images.loading import checkpoint_cache
 from pipelines.protocol.images import Event, Failed, Finished, ImageJob, Progress
 from tests.engines.conftest import plain_image
 from tests.engines.device import DEVICE
@@ -78,6 +80,27 @@ async def test_an_error_fails_its_job_and_not_the_next(
     assert failed.code == code
     assert "/secret" not in failed.message
     assert "Traceback" in failed.detail
+    assert failed.movable == ("larger" if code == "out_of_memory" else None)
+    assert isinstance(await last(engine, job("sd")), Finished)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory"), CheckpointError("fp8 needs another GPU"), RuntimeError("odd")],
+)
+async def test_whatever_a_load_fails_with_another_worker_may_run_the_job(
+    engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse(*_: object) -> None:
+        raise type(error)(*error.args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint_cache, "load_checkpoint", refuse)
+        failed = await last(engine, job("sd"))
+    assert isinstance(failed, Failed)
+    assert (failed.code, failed.movable) == ("checkpoint_failed", "anywhere")
+    assert failed.detail.partition("\n")[0] == str(error), "the worker's operator reads the first line"
+    assert str(error) not in failed.message
     assert isinstance(await last(engine, job("sd")), Finished)
 
 
