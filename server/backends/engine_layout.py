@@ -26,8 +26,9 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
+from pipelines.checkpoints.memory.shares import weights_budget
 from pipelines.protocol.messages import DeviceChoice
-from server.backends.gpus import Gpu
+from server.backends.gpus import Gpu, find_uuid
 from server.catalog.toml import Strict, error_at, read_toml
 from server.errors import StartError
 
@@ -104,9 +105,12 @@ class Layout:
     replicas: Mapping[str, int] = field(default_factory=dict)
 
 
-def automatic_layout(device: DeviceChoice, gpus: Sequence[Gpu], needs: Collection[int] = (1,)) -> Layout:
-    """Plan image workers for the checkpoints' numbers of GPUs (`needs`) on all GPUs, and the others on the last one.
-    Without a GPU, each worker looks for its device by itself. A GPU that is there is not replaced by the CPU."""
+def automatic_layout(
+    device: DeviceChoice, gpus: Sequence[Gpu], needs: Collection[int] = (1,), others_bytes: int = 0
+) -> Layout:
+    """Plan image workers for the checkpoints' numbers of GPUs (`needs`) on all GPUs, and the others, whose weights take
+    `others_bytes`, on the last one that has room for them. Without a GPU, each worker looks for its device by itself. A
+    GPU that is there is not replaced by the CPU."""
     if device == "cpu" or not gpus:
         size = max(needs, default=1)
         (environment,) = _cpu_environments([size], len(os.sched_getaffinity(0)))
@@ -116,7 +120,9 @@ def automatic_layout(device: DeviceChoice, gpus: Sequence[Gpu], needs: Collectio
     for size in group_sizes(len(gpus), needs):
         taken, left = left[:size], left[size:]
         images.append(_on_gpus("image" if len(gpus) == 1 else f"image-{len(images)}", taken))
-    return Layout(tuple(images), _on_gpus("chat", gpus[-1:]), _on_gpus("classify", gpus[-1:]))
+    roomy = [gpu for gpu in gpus if others_bytes <= weights_budget(gpu.total_bytes, gpu.total_bytes, 0)]
+    beside = roomy[-1:] or [max(gpus, key=lambda gpu: gpu.total_bytes)]
+    return Layout(tuple(images), _on_gpus("chat", beside), _on_gpus("classify", beside))
 
 
 def group_sizes(gpus: int, needs: Collection[int]) -> list[int]:
@@ -160,7 +166,8 @@ def read_layout(path: Path, gpus: Sequence[Gpu], models: Collection[str], cores:
 def _image_slot(
     path: Path, index: int, table: ImageTable, gpus: Sequence[Gpu], others: Sequence[Slot], errors: list[str]
 ) -> Slot | None:
-    """Build an image worker's slot; None, with an error, for devices that are not there or not free."""
+    """Build an image worker's slot; None, with an error, for devices that are not there or not free. It goes without
+    those that can't be used."""
     key = "devices" if table.devices is not None else "device"
     listed = table.devices or ([table.device] if table.device is not None else [])
     models = frozenset(table.models) if table.models is not None else None
@@ -177,7 +184,7 @@ def _image_slot(
             message = "one worker has GPUs or the CPU, not both" if device == "cpu" else _no_gpu(device, gpus)
             errors.append(error_at(path, ("image", index, key), message))
             return None
-        if gpu in found or any(gpu in other.gpus for other in others):
+        if gpu.problem is None and (gpu in found or any(gpu in other.gpus for other in others)):
             errors.append(error_at(path, ("image", index, key), f"{device} has an image worker already"))
         found.append(gpu)
     return replace(_on_gpus(name, found), models=models)
@@ -191,8 +198,9 @@ def _other_slot(
         return _on_gpus(kind, [found])
     if table is not None and table.device != "cpu":
         errors.append(error_at(path, (kind, "device"), _no_gpu(table.device, gpus)))
-    if table is None and images and images[-1].gpus:
-        return _on_gpus(kind, images[-1].gpus[-1:])
+    if table is None and images and images[-1].device == "cuda":
+        beside = next((slot for slot in reversed(images) if slot.gpus), images[-1])
+        return _on_gpus(kind, beside.gpus[-1:])
     return Slot(kind, "cpu")
 
 
@@ -200,11 +208,13 @@ def _find_gpu(device: str, gpus: Sequence[Gpu]) -> Gpu | None:
     """Return the GPU of this name; None if there is no such GPU."""
     if device.startswith("cuda:"):
         return next(iter(gpus[int(device.removeprefix("cuda:")) :]), None)
-    return next((gpu for gpu in gpus if gpu.uuid.startswith(device)), None)
+    return find_uuid(device, gpus)
 
 
 def _on_gpus(name: str, gpus: Sequence[Gpu]) -> Slot:
-    return Slot(name, "cuda", tuple(gpus), len(gpus), environment=_show(gpus))
+    """Return a worker's slot on those of the GPUs that can be used. Without any, its worker says that it has none."""
+    usable = [gpu for gpu in gpus if gpu.problem is None]
+    return Slot(name, "cuda", tuple(usable), max(1, len(usable)), environment=_show(usable))
 
 
 def _show(gpus: Sequence[Gpu]) -> Mapping[str, str]:
@@ -232,7 +242,7 @@ def _cpu_environments(sizes: Sequence[int], cores: int) -> list[Mapping[str, str
 
 
 def _no_gpu(device: str, gpus: Sequence[Gpu]) -> str:
-    known = ", ".join(f"cuda:{index} ({gpu.uuid}, {gpu.name})" for index, gpu in enumerate(gpus))
+    known = ", ".join(f"cuda:{index} ({gpu.problem or f'{gpu.uuid}, {gpu.name}'})" for index, gpu in enumerate(gpus))
     return f"there is no {device}; this machine has {known or 'no GPU that NVML knows'}, and cpu"
 
 

@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import structlog
+
 from pipelines.checkpoints.errors import CheckpointError
 from pipelines.checkpoints.folder.files import CheckpointFiles
 from pipelines.checkpoints.memory.chat_files import loaded_bytes
@@ -26,6 +28,8 @@ from server.backends.worker_pool import ImageHost, Member, WorkerPool
 from server.catalog.images import Catalog
 from server.errors import StartError
 from server.settings import Settings
+
+log = structlog.stdlib.get_logger("darkroom.engine")
 
 if TYPE_CHECKING:
     from server.backends.cluster.engine_actor import Offer
@@ -55,7 +59,7 @@ def build_engines(
 ) -> Engines:
     """Build the hosts of all workers. Nothing is started here, but an image engine of the cluster is waited for. Raises
     StartError for a layout that this machine or this catalog does not fit."""
-    layout = _layout(settings, catalog)
+    layout = _layout(settings, catalog, classifiers)
     classify = EngineHost[ClassifyJob, ClassifyEvent](
         "classify",
         classifiers,
@@ -87,12 +91,26 @@ def build_engines(
     return Engines(worker_pool, chat, classify, upstreams, decoders, cluster)
 
 
-def _layout(settings: Settings, catalog: Catalog) -> Layout:
-    gpus = [] if settings.device == "cpu" else list_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
+def _layout(settings: Settings, catalog: Catalog, classifiers: Sequence[ClassifierSpec]) -> Layout:
+    found = [] if settings.device == "cpu" else list_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    usable = [gpu for gpu in found if gpu.problem is None]
+    for gpu in found:
+        if gpu.problem is not None:
+            log.warning("a GPU is left out", reason=gpu.problem)
     if settings.engines == "auto":
+        device = "cuda" if found and not usable else settings.device
         needs = {spec.runtime.gpus for spec in catalog.checkpoints}
-        return automatic_layout(settings.device, gpus, needs)
-    return read_layout(settings.engines, gpus, tuple(catalog.models), len(os.sched_getaffinity(0)))
+        others_bytes = _chat_bytes(catalog) + _classifier_bytes(classifiers)
+        return automatic_layout(device, usable, needs, others_bytes)
+    return read_layout(settings.engines, found, tuple(catalog.models), len(os.sched_getaffinity(0)))
+
+
+def _chat_bytes(catalog: Catalog) -> int:
+    return worker_bytes((spec.path, spec.quantize) for spec in catalog.chat.checkpoints)
+
+
+def _classifier_bytes(classifiers: Sequence[ClassifierSpec]) -> int:
+    return worker_bytes((spec.path, "none") for spec in classifiers)
 
 
 def largest_weights(catalog: Catalog) -> int:
@@ -110,9 +128,8 @@ def _member(
 ) -> Member:
     """Build an image worker, with the bytes that it has for weights beside the workers of other kinds on its device."""
     beside = sum(slot.shares_device(other) for other in layout.images)
-    chats = catalog.chat.checkpoints
-    chat = worker_bytes((spec.path, spec.quantize) for spec in chats) if slot.shares_device(layout.chat) else 0
-    classify = worker_bytes((spec.path, "none") for spec in classifiers) if slot.shares_device(layout.classify) else 0
+    chat = _chat_bytes(catalog) if slot.shares_device(layout.chat) else 0
+    classify = _classifier_bytes(classifiers) if slot.shares_device(layout.classify) else 0
     others_bytes = (chat + classify) // beside
     limits = {"--device-gib": settings.device_memory_gib, "--host-gib": settings.host_memory_gib}
     options = [f"{name}={value:g}" for name, value in limits.items() if value is not None]
@@ -124,12 +141,14 @@ def _member(
         "image", (), _limits(settings, settings.max_queue), slot.device,
         ChildProcess("image", options, slot.environment), slot.name,
     )  # fmt: skip
-    total = min((gpu.total_bytes for gpu in slot.gpus), default=host_memory_bytes() / processes)
+    of_host = host_memory_bytes() / processes if slot.device != "cuda" else 0  # of one whose GPUs can't be used
+    total = min((gpu.total_bytes for gpu in slot.gpus), default=of_host)
     free = min((gpu.free_bytes for gpu in slot.gpus), default=total)
-    room = weights_budget(total, free, others_bytes + total * settings.chat_cache_share if others_bytes else 0)
+    others = others_bytes + total * settings.chat_cache_share if others_bytes else 0
+    room = weights_budget(total, free, others)
     if settings.device_memory_gib is not None:
         room = settings.device_memory_gib * 2**30
-    return Member(host, slot.models, int(room), 2 if slot.gpus else 4, slot.size)
+    return Member(host, slot.models, int(room), 2 if slot.device == "cuda" else 4, slot.size)
 
 
 def _chat(

@@ -1,41 +1,49 @@
 """The GPUs of this machine, by NVML: the server imports no torch. None where there is no NVIDIA driver."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pynvml
 
+from pipelines.checkpoints.memory.shares import host_memory_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU, or an instance of one that is divided (MIG). CUDA_VISIBLE_DEVICES takes its `uuid`."""
+    """A GPU, or an instance of one that is divided (MIG). CUDA_VISIBLE_DEVICES takes its `uuid`. One with a `problem`
+    can't be used, and keeps its place in the list: the others are counted as ever."""
 
     uuid: str
     name: str
     total_bytes: int
     free_bytes: int  # when it was looked at
+    problem: str | None = None
 
 
 def list_gpus(visible: str | None) -> list[Gpu]:
-    """List the GPUs in the order of nvidia-smi. `visible` is CUDA_VISIBLE_DEVICES of the server's environment, whose
-    GPUs and order are kept; None for all. A driver that does not answer counts as none: the worker's own error is
-    better."""
+    """List the GPUs in the order of nvidia-smi, each with its own problem. `visible` is CUDA_VISIBLE_DEVICES of the
+    server's environment, whose GPUs and order are kept; None for all. A driver that does not answer counts as none: the
+    worker's own error is better."""
     try:
         pynvml.nvmlInit()
-        try:
-            return select_visible([list(_parts(index)) for index in range(pynvml.nvmlDeviceGetCount())], visible)
-        finally:
-            pynvml.nvmlShutdown()
+        count = pynvml.nvmlDeviceGetCount()
     except pynvml.NVMLError:
         return []
+    try:
+        return select_visible([_parts(index) for index in range(count)], visible)
+    finally:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
 
 
 def select_visible(gpus: Sequence[Sequence[Gpu]], visible: str | None) -> list[Gpu]:
     """Select the visible ones of the parts of each GPU: one for most, several of a divided one.
 
     `visible` has the beginnings of UUIDs, or indices in the order of `gpus`: nvidia-smi's, by PCI bus. CUDA by itself
-    would count the fastest first. As in CUDA, the first that is not there ends the list.
+    would count the fastest first. As in CUDA, the first that is not there ends the list; but a UUID may be that of a
+    GPU which does not tell its own.
     """
     every = [part for parts in gpus for part in parts]
     if visible is None:
@@ -45,32 +53,66 @@ def select_visible(gpus: Sequence[Sequence[Gpu]], visible: str | None) -> list[G
         if name.isdigit():
             found = list(gpus[int(name)]) if int(name) < len(gpus) else []
         else:
-            found = [gpu for gpu in every if name and gpu.uuid.startswith(name)][:1]
+            found = list(filter(None, [find_uuid(name, every)]))
         if not found:
             break
         chosen += [gpu for gpu in found if gpu not in chosen]
     return chosen
 
 
-def _parts(index: int) -> Iterator[Gpu]:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    name = pynvml.nvmlDeviceGetName(handle)
-    instances = list(_instances(handle))
-    for each in instances or [handle]:
-        memory = pynvml.nvmlDeviceGetMemoryInfo(each)
-        yield Gpu(pynvml.nvmlDeviceGetUUID(each), name, int(memory.total), int(memory.free))
+def find_uuid(name: str, gpus: Sequence[Gpu]) -> Gpu | None:
+    """Return the GPU whose UUID is `name`, or begins with it. While one does not tell its UUID, a name that no other
+    has is taken for its own. None if there is no such GPU."""
+    if not name.startswith(("GPU-", "MIG-")):
+        return None
+    known = next((gpu for gpu in gpus if gpu.uuid.startswith(name)), None)
+    hidden = next((gpu for gpu in gpus if not gpu.uuid), None)
+    return known or hidden
 
 
-def _instances(handle: Any) -> Iterator[Any]:
-    """Yield the MIG instances of a divided GPU; none of any other."""
+def _parts(index: int) -> list[Gpu]:
+    """Return a GPU, or its instances. One that can't be read hides no other."""
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        name = pynvml.nvmlDeviceGetName(handle)
+        if not _is_divided(handle):
+            return [_read(handle, index, name)]
+        if instances := list(_instances(handle, index, name)):
+            return instances
+        problem = "it is divided (MIG), and has no instance"
+    except pynvml.NVMLError as error:
+        problem = str(error)
+    return [Gpu("", "", 0, 0, _problem(index, problem))]
+
+
+def _read(handle: Any, index: int, name: str) -> Gpu:
+    """Read a GPU or an instance. Where NVML has no figure, as on chips whose GPU has no memory of its own (GB10, Thor),
+    the memory is the machine's."""
+    uuid = pynvml.nvmlDeviceGetUUID(handle)
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_NoPermission):
+        return Gpu(uuid, name, host_memory_bytes(), host_memory_bytes())
+    except pynvml.NVMLError as error:
+        return Gpu(uuid, name, 0, 0, _problem(index, str(error)))
+    return Gpu(uuid, name, int(memory.total), int(memory.free))
+
+
+def _problem(index: int, reason: str) -> str:
+    return f"GPU {index} can't be used: {reason}"
+
+
+def _is_divided(handle: Any) -> bool:
     try:
         current, _ = pynvml.nvmlDeviceGetMigMode(handle)
     except pynvml.NVMLError:  # it can't be divided
-        return
-    if current != pynvml.NVML_DEVICE_MIG_ENABLE:
-        return
-    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-        try:
-            yield pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
-        except pynvml.NVMLError_NotFound:  # places of instances need not be taken in order
-            continue
+        return False
+    return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def _instances(handle: Any, index: int, name: str) -> Iterator[Gpu]:
+    """Yield the instances of a divided GPU. Their places need not be taken in order, and one that can't be read is
+    left out."""
+    for place in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        with suppress(pynvml.NVMLError):
+            yield _read(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place), index, name)

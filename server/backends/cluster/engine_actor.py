@@ -55,7 +55,7 @@ class EngineActor:
         self._spec = engine
         self._engines = engines
         self._beside = engine.beside or _gpus_of_node()
-        self._room_bytes = _room_bytes(engine, self._beside)
+        self._room_bytes = _room_bytes(engine, self._beside, settings.device_memory_gib)
         self._compare = compare
         self._comparison: asyncio.Future[None] | None = None
         environment = heap_on_cpu() if engine.kind == "image" and engine.device == "cpu" else {}
@@ -142,11 +142,13 @@ class EngineActor:
         return [*options, *share, f"--image-workers={self._beside}", f"--kernel-cache={settings.home / 'kernels'}"]
 
 
-def _room_bytes(engine: Engine, beside: int) -> int:
+def _room_bytes(engine: Engine, beside: int, device_gib: float | None) -> int:
+    if device_gib is not None:
+        return int(device_gib * 2**30)
     if engine.device == "cpu":
         return int(host_memory_bytes() * OF_HOST / beside)
     gpus = list_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
-    return int(min((gpu.total_bytes for gpu in gpus), default=0) * OF_GPU)
+    return int(min((gpu.total_bytes for gpu in gpus if gpu.problem is None), default=0) * OF_GPU)
 
 
 def _gpus_of_node() -> int:
