@@ -19,12 +19,11 @@ from pipelines.checkpoints.errors import CheckpointError
 from pipelines.protocol.chat import ChatCapabilities, ChatJob, CountJob
 from pipelines.protocol.classify import ClassifyJob
 from pipelines.protocol.engine import Engine
-from pipelines.protocol.images import Failed, ImageJob, Queued
+from pipelines.protocol.images import Failed, ImageJob, Movable, Queued, Started
 from pipelines.protocol.messages import (
     AnyEvent,
     Asleep,
     CachedCheckpoints,
-    Cancel,
     Capabilities,
     CheckpointState,
     DeviceChoice,
@@ -46,18 +45,11 @@ from pipelines.protocol.messages import (
 )
 from server.backends import worker_life as life
 from server.backends.child_process import ChildProcess
-from server.backends.job_events import (
-    TERMINAL_EVENTS,
-    EventT,
-    JobEvents,
-    JobSpeeds,
-    PendingJob,
-    QueueFull,
-    death_message,
-)
+from server.backends.job_events import EventT, JobEvents, PendingJob, QueueFull, death_message
 from server.backends.transport import Launcher
 from server.backends.watchdog import SILENCE_S, Watchdog
-from server.backends.worker_checkpoints import WorkerCheckpoints, WorkerDied
+from server.backends.worker_checkpoints import LOAD, WorkerCheckpoints, WorkerDied
+from server.backends.worker_jobs import WorkerJobs
 
 log = structlog.stdlib.get_logger("darkroom.engine")
 
@@ -95,17 +87,15 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         self.name = name or kind
         self.device_choice = device  # "auto" becomes "cuda" with the first worker that finds a GPU
         self.restarts = 0
-        self.speeds = JobSpeeds()
         self._launcher: Launcher = launcher or ChildProcess(kind)
         self._limits = limits
         self._state: life.State = life.Stopped()
         self._start_s = FIRST_START_S  # how long the latest worker took to be up
         self._checkpoints = WorkerCheckpoints(checkpoints)
-        self._pending: dict[str, PendingJob] = {}
-        # Before the worker acknowledged them; Cancel is sent when it does. Until their end it may read their images.
-        self._cancelled_early: dict[str, Job] = {}
+        self._jobs = WorkerJobs(self._send, self._record_job)
+        self.speeds = self._jobs.speeds
         self._watchdog = Watchdog(
-            limits.silence_s, self._pending, lambda: self.status.device is not None, self._checkpoints.is_loaded
+            limits.silence_s, self._jobs.pending, lambda: self.status.device is not None, self._checkpoints.is_loaded
         )
         self.sleep_wanted: life.Place | None = None  # as soon as nothing needs the worker
         self._idle_timer: asyncio.TimerHandle | None = None  # counts while nothing needs the worker
@@ -115,16 +105,16 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
     @property
     def jobs(self) -> int:
         """Return how many jobs wait or run."""
-        return len(self._pending)
+        return len(self._jobs.pending)
 
     def pending(self) -> list[tuple[Job, float]]:
         """Return the jobs that wait or run, each with the part of an image job's steps that is left, from 1 to 0."""
-        return [(pending.job, pending.share_left) for pending in self._pending.values()]
+        return [(pending.job, pending.share_left) for pending in self._jobs.pending.values()]
 
     @property
     def running(self) -> int:
         """Return how many of the jobs have started on the device."""
-        return sum(pending.on_device for pending in self._pending.values())
+        return sum(pending.on_device for pending in self._jobs.pending.values())
 
     @property
     def status(self) -> life.WorkerStatus:
@@ -151,6 +141,16 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         """Return the checkpoints that the worker loads, or will load before it is ready."""
         wanted = dict.fromkeys([*self._checkpoints.preload, *self._checkpoints.loading])
         return [spec for spec in wanted if spec not in self.checkpoints]
+
+    def failed_at(self, spec: Spec, area_px: int = LOAD) -> float | None:
+        """Return when a checkpoint failed to load here, or the memory to do for an image of this area or a smaller one,
+        by the monotonic clock; None if neither did, or if the GPU has more memory now, the catalog was loaded anew, or
+        so much time has gone that it may be tried again."""
+        return self._checkpoints.failed_at(spec, area_px)
+
+    def mended_at(self, spec: Spec) -> float:
+        """Return when a checkpoint was loaded here that had failed to, by the monotonic clock; 0 if that never was."""
+        return self._checkpoints.mended_at.get(spec, 0.0)
 
     def wake_s(self, spec: Spec) -> float:
         """Return how long it takes until a checkpoint is back that left the device in a sleep; 0 if none has."""
@@ -223,9 +223,9 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
 
     def submit(self, job: JobT) -> JobEvents[EventT]:
         """Send the job to the worker, and return its events. Raises QueueFull."""
-        if len(self._pending) >= self._limits.jobs:
-            raise QueueFull(self.kind, self.speeds.job_s * len(self._pending) / self._limits.concurrency)
-        pending = self._pending[job.id] = PendingJob(job)
+        if self.jobs >= self._limits.jobs:
+            raise QueueFull(self.kind, self.speeds.job_s * self.jobs / self._limits.concurrency)
+        pending = self._jobs.add(job)
         wake_s = self.wake_s(job.checkpoint)
         self._load(self._checkpoints.cold((job.checkpoint,)))
         if life.worker_of(self._state) is None:  # the next worker gets it
@@ -236,15 +236,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
 
     def cancel(self, job_id: str) -> None:
         """Stop a job within one step. Ids that are not pending are ignored."""
-        pending = self._pending.get(job_id)
-        if pending is None:
-            return
-        if pending.acknowledged:
-            self._send(Cancel(job_id))
-        else:
-            if life.worker_of(self._state) is not None:  # else it has not been sent
-                self._cancelled_early[job_id] = pending.job
-            self._deliver(job_id, Failed("cancelled", "The job was cancelled; nothing was charged."))
+        self._jobs.cancel(job_id, is_sent=life.worker_of(self._state) is not None)
 
     def _move(self, event: life.Event) -> None:
         self._state = life.after(self._state, event)
@@ -279,7 +271,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
     def _sleep_if_idle(self) -> None:
         """Sleep if that is wanted and nothing needs the worker, or count the time until then."""
         state, place, idle_s = self._state, self.sleep_wanted, self._limits.idle_unload_s
-        busy = self._pending or self._cancelled_early or not self._checkpoints.are_settled
+        busy = not self._jobs.are_settled or not self._checkpoints.are_settled
         if busy or not self.can_sleep or not isinstance(state, life.Up | life.AsleepOnHost):
             self._stop_idle_timer()
         elif place is not None:
@@ -308,10 +300,10 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             try:
                 await self._run_worker(began)
             except OSError as error:  # or a machine of the cluster that is away
-                log.error("no worker", worker=self.name, reason=str(error), jobs_lost=len(self._pending))  # noqa: TRY400
+                log.error("no worker", worker=self.name, reason=str(error), jobs_lost=self.jobs)  # noqa: TRY400
                 self._lose(str(error))
             except Exception as error:  # such as no memory for a process, or no descriptor: retry
-                log.exception("worker failed", worker=self.name, jobs_lost=len(self._pending))
+                log.exception("worker failed", worker=self.name, jobs_lost=self.jobs)
                 self._lose(str(error) or type(error).__name__)
             match self._state:
                 case life.AsleepOnDisk(worker):
@@ -340,7 +332,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         if life.worker_of(self._state) is worker:
             if not isinstance(self._state, life.AsleepOnHost):
                 why = worker.ending or reason
-                log.warning("worker died", worker=self.name, pid=pid, reason=why, jobs_lost=len(self._pending))
+                log.warning("worker died", worker=self.name, pid=pid, reason=why, jobs_lost=self.jobs)
             self._lose(reason, has_device=worker.no_device is None)
 
     def _send_all(self) -> None:
@@ -349,7 +341,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             self._send(UnloadExcept(self._checkpoints.retained))
         if specs := self._checkpoints.first_loads(wakes=self.status.takes_jobs):
             self._send(Load(specs))
-        for pending in list(self._pending.values()):
+        for pending in list(self._jobs.pending.values()):
             self._send(Submit(pending.job))
 
     def _receive(self, worker: life.Worker, messages: Sequence[FromWorker]) -> None:
@@ -366,11 +358,13 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
     def _handle(self, worker: life.Worker, message: FromWorker) -> None:
         match message:
             case JobEvent():
-                self._deliver(message.job_id, message.event)
+                self._jobs.deliver(message.job_id, message.event)
             case CheckpointState():
                 self._record_checkpoint(message)
             case Pong():
                 worker.memory = message.memory
+                if message.memory.gpu is not None:
+                    self._checkpoints.note_memory(message.memory.gpu)
             case CachedCheckpoints():
                 worker.cached_checkpoints = message
             case Sharing():
@@ -392,44 +386,53 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
                     log.warning("the machine has a problem", worker=self.name, problem=problem)
 
     def _record_checkpoint(self, state: CheckpointState) -> None:
+        self._log_checkpoint(state)
+        if state.state == "loaded":
+            self._watchdog.record_loaded(state.spec)
+        self._checkpoints.record(state)
+
+    def _record_job(self, moved: PendingJob, event: AnyEvent) -> None:
+        """Record an event of a job, with what it says of its checkpoint: it could not be loaded, or can be again."""
+        self._watchdog.record_event(moved, event)
+        spec = moved.job.checkpoint
+        if isinstance(event, Failed) and event.code == "checkpoint_failed" and event.movable is not None:
+            state = CheckpointState(spec, "failed", event.detail.partition("\n")[0])
+            self._log_checkpoint(state)
+            self._checkpoints.fail(spec, state.detail)
+        elif isinstance(event, Failed) and event.movable == "larger" and isinstance(moved.job, ImageJob):
+            self._checkpoints.remember_failure(spec, moved.job.width_px * moved.job.height_px)
+        elif isinstance(event, Started) and self._checkpoints.is_mended(spec):
+            self._load((spec,))  # it may be another file than the one that failed: what can it do?
+
+    def _log_checkpoint(self, state: CheckpointState) -> None:
         reported = {(known.spec.name, known.state, known.detail) for known in self.checkpoints.values()}
         if (state.spec.name, state.state, state.detail) not in reported:  # several models may share one
             log.info(
                 "checkpoint", worker=self.name, name=state.spec.name, file=state.spec.source, state=state.state,
                 detail=state.detail,
             )  # fmt: skip
-        if state.state == "loaded":
-            self._watchdog.record_loaded(state.spec)
-        self._checkpoints.record(state)
-
-    def _deliver(self, job_id: str, event: AnyEvent) -> None:
-        pending = self._pending.get(job_id)
-        if pending is None:
-            if isinstance(event, TERMINAL_EVENTS):
-                self._cancelled_early.pop(job_id, None)
-            elif job_id in self._cancelled_early:
-                self._send(Cancel(job_id))
-            return
-        pending.record(event)
-        self._watchdog.record_event(pending, event)
-        if isinstance(event, TERMINAL_EVENTS):
-            del self._pending[job_id]
-        self.speeds.record(pending.job, event)
 
     def _lose(self, reason: str, *, has_device: bool = True) -> None:
         """Let the next worker come in place of one that died or could not be started, and fail its jobs. One that dies
         in its sleep had none, and stays away until it is needed."""
-        worker = life.worker_of(self._state)
+        worker, was_up = life.worker_of(self._state), isinstance(self._state, life.Up)
         self._move(life.Lost((worker and worker.ending) or reason))
         if isinstance(self._state, life.AsleepOnDisk):
             self._checkpoints.slept("disk")
-        else:
-            self._fail_jobs(death_message(self.kind, reason, has_device=has_device))
+            return
+        for spec in self._loads_now() if was_up else ():
+            self._checkpoints.remember_failure(spec)
+        # One that had its device may have been ended by a job whose start it could not tell any more
+        movable: Movable | None = None if has_device else "anywhere"
+        self._fail_jobs(death_message(self.kind, reason, has_device=has_device), movable)
 
-    def _fail_jobs(self, message: str) -> None:
+    def _loads_now(self) -> list[Spec]:
+        """Return the checkpoints that the worker may be loading: the first that it was told, and those of jobs."""
+        loading = [*list(self._checkpoints.loading)[:1], *self._jobs.waiting_for]
+        return [spec for spec in dict.fromkeys(loading) if not self._checkpoints.is_loaded(spec)]
+
+    def _fail_jobs(self, message: str, movable: Movable | None = None) -> None:
         self._stop_idle_timer()
         self.sleep_wanted = None
         self._checkpoints.lose(self.kind)
-        self._cancelled_early.clear()
-        for job_id in list(self._pending):
-            self._deliver(job_id, Failed("worker_died", message))
+        self._jobs.fail_all(message, movable)

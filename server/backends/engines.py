@@ -19,12 +19,13 @@ from pipelines.protocol.classify import ClassifierSpec, ClassifyEvent, ClassifyJ
 from pipelines.protocol.images import Event, ImageJob
 from server.backends.child_process import ChildProcess
 from server.backends.decoding.pool import DecoderPool
+from server.backends.demands import ImageHost, Member
 from server.backends.engine_host import EngineHost, HostLimits
 from server.backends.engine_layout import Layout, Slot, automatic_layout, read_layout
 from server.backends.gpus import list_gpus
 from server.backends.transport import Launcher
 from server.backends.upstream import UpstreamClient
-from server.backends.worker_pool import ImageHost, Member, WorkerPool
+from server.backends.worker_pool import WorkerPool
 from server.catalog.images import Catalog
 from server.errors import StartError
 from server.settings import Settings
@@ -145,10 +146,10 @@ def _member(
     total = min((gpu.total_bytes for gpu in slot.gpus), default=of_host)
     free = min((gpu.free_bytes for gpu in slot.gpus), default=total)
     others = others_bytes + total * settings.chat_cache_share if others_bytes else 0
-    room = weights_budget(total, free, others)
+    room, most = weights_budget(total, free, others), weights_budget(total, total, others)
     if settings.device_memory_gib is not None:
-        room = settings.device_memory_gib * 2**30
-    return Member(host, slot.models, int(room), 2 if slot.device == "cuda" else 4, slot.size)
+        room = most = settings.device_memory_gib * 2**30
+    return Member(host, slot.models, int(room), 2 if slot.device == "cuda" else 4, slot.size, int(most))
 
 
 def _chat(

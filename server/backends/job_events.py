@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final, Generic, Self, TypeVar
 
@@ -35,6 +35,7 @@ class JobEvents(AsyncIterator[EventT], Generic[EventT]):
     def __init__(self, events: asyncio.Queue[EventT], wake_s: float = 0.0) -> None:
         self._events: asyncio.Queue[EventT] = events
         self.wake_s = wake_s  # estimated, of a worker that had to be woken for it
+        self.move: Callable[[Failed], JobEvents[EventT] | None] | None = None  # gives a failed job to another worker
         self._submitted_at = time.monotonic()
         self.queue_s: float | None = None  # until it started on the device; a chat's prompt is built before
         self.ended = False
@@ -50,11 +51,18 @@ class JobEvents(AsyncIterator[EventT], Generic[EventT]):
     async def __anext__(self) -> EventT:
         if self.ended:
             raise StopAsyncIteration
-        event = await self._events.get()
+        while (moved := self._moved(event := await self._events.get())) is not None:
+            self._events = moved._events
         if isinstance(event, Started):
             self.queue_s = time.monotonic() - self._submitted_at
         self.ended = isinstance(event, TERMINAL_EVENTS)
         return event
+
+    def _moved(self, event: EventT) -> "JobEvents[EventT] | None":
+        """Return the events of the job on another worker, if this one could not run it and there is another."""
+        if not isinstance(event, Failed) or event.movable is None or self.move is None:
+            return None
+        return self.move(event) if self.queue_s is None or event.movable == "larger" else None
 
 
 @dataclass(slots=True)

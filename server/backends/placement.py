@@ -14,12 +14,14 @@ Placement = Mapping[str, tuple[CheckpointSpec, ...]]  # by the name of the worke
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Checkpoints that share their weights, the bytes of those, and the workers that may draw them."""
+    """Checkpoints that share their weights, the bytes of those, and the workers that may draw them. `too_small` says of
+    others why their memory does not do."""
 
     specs: tuple[CheckpointSpec, ...]
     bytes: int
     workers: frozenset[str]
     replicas: int | None = None  # workers that load them; None for all that have room
+    too_small: tuple[tuple[str, str], ...] = ()
 
 
 def place(demands: Sequence[Demand], rooms: Mapping[str, int], kept: Placement) -> Placement:

@@ -1,14 +1,21 @@
-"""The checkpoints of one host's workers: which they are to load, have loaded, and have lost to a sleep."""
+"""The checkpoints of one host's workers: which they are to load, have loaded, could not load, and have lost to a
+sleep."""
 
 import asyncio
+import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from pipelines.protocol.messages import CheckpointState, JobKind, Spec
+from pipelines.protocol.messages import CheckpointState, GpuMemory, JobKind, Spec
 from server.backends.worker_life import Place
 
 FIRST_LOAD_S: Final = 20.0  # assumed for loading a checkpoint until it has been loaded
 RESTORE_SHARE: Final = 0.1  # of the time from the disk that weights take from the host's memory
+LOAD: Final = 0  # in place of an image's area: what fails to load draws none
+FIRST_PAUSE_S: Final = 30.0  # that what failed is not tried again for where another worker may do it; it doubles
+LONGEST_PAUSE_S: Final = 1800.0
+FREED_SHARE: Final = 1 / 16  # of a GPU's memory: others that leave so much may leave the room that was missing
 
 
 class WorkerDied(Exception):
@@ -18,16 +25,34 @@ class WorkerDied(Exception):
         super().__init__(f"the {kind} worker died while the checkpoint was loading")
 
 
+@dataclass(slots=True)
+class Failure:
+    """How often a load, or an image of some size, has failed in a row, and when last, by the monotonic clock; the most
+    that others have had of the GPU's memory since, None until that was measured."""
+
+    count: int
+    at: float
+    others_bytes: int | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Return whether another try would most likely fail too."""
+        return time.monotonic() - self.at < min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (self.count - 1))
+
+
 class WorkerCheckpoints:
     """The checkpoints of a host. `preload` are those that every worker loads, `retained` those that it may have, once
     that is told; `states` is what became of those that were loaded; `loading` are told to the worker, or will be told
-    to one that is woken, and have no state yet."""
+    to one that is woken, and have no state yet. `failures` are of loads, and of images of some area, by checkpoint:
+    they outlive a worker, as they may have been its end."""
 
     def __init__(self, preload: Iterable[Spec]) -> None:
         self.preload = tuple(preload)
         self.retained: tuple[Spec, ...] = ()
         self.states: dict[Spec, CheckpointState] = {}
         self.loading: dict[Spec, None] = {}
+        self.failures: dict[tuple[Spec, int], Failure] = {}
+        self.mended_at: dict[Spec, float] = {}  # when one that had failed was loaded after all
         self._preparing: dict[Spec, asyncio.Future[CheckpointState]] = {}
         self._cold: dict[Spec, Place] = {}  # served, and to be loaded by the first job that needs it
 
@@ -37,12 +62,14 @@ class WorkerCheckpoints:
         return not self.loading and not self._preparing
 
     def retain(self, specs: Sequence[Spec], preload: Sequence[Spec]) -> list[Spec]:
-        """Forget all others than `specs`, and return those of `preload` that have to be loaded now."""
+        """Forget all others than `specs`, and return those of `preload` that have to be loaded now, or tried again."""
         self.preload, self.retained = tuple(preload), tuple(specs)
         kept = set(specs)
         self.states = {spec: state for spec, state in self.states.items() if spec in kept}
         self._cold = {spec: place for spec, place in self._cold.items() if spec in kept}
-        return [spec for spec in preload if spec not in self.states and spec not in self.loading]
+        self.failures.clear()
+        self.mended_at.clear()
+        return [spec for spec in preload if not self.is_loaded(spec) and spec not in self.loading]
 
     def first_loads(self, *, wakes: bool) -> tuple[Spec, ...]:
         """Return what a new worker is to load: everything, or what was asked of one that `wakes`."""
@@ -59,9 +86,45 @@ class WorkerCheckpoints:
         self.loading.pop(state.spec, None)
         if state.state == "loaded":
             self._cold.pop(state.spec, None)
+            if self.failures.pop((state.spec, LOAD), None) is not None:
+                self.mended_at[state.spec] = time.monotonic()
+        else:
+            self.remember_failure(state.spec)
         self.states[state.spec] = state
         if (future := self._preparing.pop(state.spec, None)) and not future.done():
             future.set_result(state)
+
+    def fail(self, spec: Spec, reason: str) -> None:
+        """Record that a checkpoint does not load now. What it can do is known from before, if it has been loaded."""
+        known = self.states.get(spec)
+        failed = CheckpointState(spec, "failed", reason)
+        self.states[spec] = replace(known, state="failed", detail=reason) if known is not None else failed
+        self.remember_failure(spec)
+
+    def remember_failure(self, spec: Spec, area_px: int = LOAD) -> None:
+        """Remember that a load of a checkpoint has failed, or has ended its worker; or that the GPU has no memory for
+        images of this area. What many jobs waited for fails once."""
+        before = self.failures.get((spec, area_px))
+        count = 1 if before is None else before.count + (not before.counts)
+        self.failures[spec, area_px] = Failure(count, time.monotonic())
+
+    def failed_at(self, spec: Spec, area_px: int = LOAD) -> float | None:
+        """Return when a load of a checkpoint last failed here, or an image of at most this area, by the monotonic
+        clock; None if none did, as far as counts."""
+        known = (each for (failed, px), each in self.failures.items() if failed == spec and px <= area_px)
+        return max((each.at for each in known if each.counts), default=None)
+
+    def is_mended(self, spec: Spec) -> bool:
+        """Return whether a checkpoint, with which a job has just started, is on record as one that does not load."""
+        return spec in self.states and not self.is_loaded(spec) and spec not in self.loading
+
+    def note_memory(self, gpu: GpuMemory) -> None:
+        """Forget failures on a GPU of whose memory others have left a part."""
+        others_bytes = gpu.total_bytes - gpu.free_bytes - gpu.allocated_bytes
+        for key, failure in list(self.failures.items()):
+            failure.others_bytes = max(failure.others_bytes or 0, others_bytes)
+            if others_bytes < failure.others_bytes - gpu.total_bytes * FREED_SHARE:
+                del self.failures[key]
 
     def is_loaded(self, spec: Spec) -> bool:
         """Return whether a checkpoint has been loaded, whether or not it has left the device since."""

@@ -5,36 +5,27 @@ of other servers have a host for each server, which is there from the first cata
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+
+import structlog
 
 from pipelines.checkpoints.errors import CheckpointError
-from pipelines.checkpoints.memory.device_bytes import estimate_bytes
 from pipelines.checkpoints.work.estimate import FIRST_UNIT_S, WeightsKey, weights_key, work_units
-from pipelines.protocol.images import CheckpointSpec, Event, ImageJob
+from pipelines.protocol.images import CheckpointSpec, Event, Failed, ImageJob
 from pipelines.protocol.messages import Capabilities, CheckpointState, Spec
-from server.backends.engine_host import EngineHost
-from server.backends.job_events import JobEvents
-from server.backends.placement import Demand, Placement, place
-from server.backends.worker_checkpoints import FIRST_LOAD_S, WorkerDied
-from server.catalog.images import MAX_REFERENCES, Catalog
+from server.backends.demands import ImageHost, Member, demands_of
+from server.backends.job_events import JobEvents, QueueFull
+from server.backends.placement import Placement, place
+from server.backends.worker_checkpoints import FIRST_LOAD_S, LOAD, WorkerDied
+from server.catalog.images import Catalog
 
-ImageHost = EngineHost[ImageJob, Event]
+log = structlog.stdlib.get_logger("darkroom.engine")
+
 RESTORE_BYTES_PER_S = 10e9  # from the host's memory to a GPU
 AS_SOON = 1.1  # of workers that would finish a job within a tenth of the soonest, the one with the least work gets it
 CHECK_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A worker, the models that it may draw (None for any), its memory for weights of so many bytes each, on each of
-    its devices."""
-
-    host: ImageHost
-    models: frozenset[str] | None = None
-    room_bytes: int = 0
-    item_bytes: int = 4
-    devices: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +37,7 @@ class Plan:
     allowed: Mapping[WeightsKey, frozenset[str]] = field(default_factory=dict)
     bytes: Mapping[WeightsKey, int] = field(default_factory=dict)
     upstreams: tuple[CheckpointSpec, ...] = ()  # that other servers draw
+    too_small: Mapping[str, Mapping[CheckpointSpec, str]] = field(default_factory=dict)  # why a worker draws without
 
 
 class WorkerPool:
@@ -64,7 +56,7 @@ class WorkerPool:
         self._preloads = True
         self._prepared = False  # for a plan that `unload_except` has not had yet
         self._upstreams: dict[str, ImageHost] = {}
-        self._starting: set[asyncio.Task[None]] | None = None  # starts of hosts; None before `start`
+        self._starting: set[asyncio.Task[None]] | None = None  # of hosts; None while stopped
         self.current = Plan()
 
     @property
@@ -132,6 +124,7 @@ class WorkerPool:
 
     async def stop(self) -> None:
         """End the workers. Their jobs fail."""
+        self._starting = None
         await asyncio.gather(*(host.stop() for host in (*self.workers, *self._upstreams.values())))
 
     async def change_members(self, members: Sequence[Member], catalog: Catalog) -> bool:
@@ -160,7 +153,7 @@ class WorkerPool:
     def plan(self, catalog: Catalog) -> Plan:
         """Plan where the catalog's checkpoints are loaded. Those that are served stay where they are. Blocking: reads
         the headers of the others' files. Raises CheckpointError for one that no worker may draw."""
-        demands = list(_demands(catalog, self._members, self._replicas))
+        demands = list(demands_of(catalog, self._members, self._replicas))
         alive = self.alive or self.workers
         names = {host.name for host in self.workers}  # workers that have gone keep nothing
         kept = {name: specs for name, specs in self.current.placement.items() if name in names}
@@ -171,10 +164,12 @@ class WorkerPool:
         }
         for demand in demands:
             if not demand.workers & rooms.keys():
-                raise CheckpointError(
-                    f"{demand.specs[0].path}: none of the image workers that run may draw it; DARKROOM_ENGINES says "
-                    "which models each of them draws"
-                )
+                why = dict(demand.too_small).get(next(iter(rooms), ""), "DARKROOM_ENGINES says which models each draws")
+                raise CheckpointError(f"{demand.specs[0].path}: none of the image workers that run may draw it; {why}")
+        too_small: dict[str, dict[CheckpointSpec, str]] = {}
+        for demand in demands:
+            for name, reason in demand.too_small:
+                too_small.setdefault(name, {}).update(dict.fromkeys(demand.specs, reason))
         keys = [weights_key(demand.specs[0]) for demand in demands]
         return Plan(
             catalog.checkpoints,
@@ -182,6 +177,7 @@ class WorkerPool:
             {key: demand.workers for key, demand in zip(keys, demands, strict=True)},
             {key: demand.bytes for key, demand in zip(keys, demands, strict=True)},
             catalog.upstream_specs,
+            too_small,
         )
 
     async def prepare(self, specs: Sequence[CheckpointSpec], plan: Plan) -> None:
@@ -193,13 +189,15 @@ class WorkerPool:
         chosen = [[spec for spec in specs if spec in plan.placement[host.name]] for host in hosts]
         work = [_prepare(host, listed) for host, listed in zip(hosts, chosen, strict=True)]
         outcomes = await asyncio.gather(*work, return_exceptions=True)
-        errors: list[str] = []
-        for outcome in outcomes:
+        errors: dict[str, list[str]] = {}  # the workers that have each
+        for host, outcome in zip(hosts, outcomes, strict=True):
             if isinstance(outcome, BaseException):
                 raise outcome
-            errors += outcome
+            for error in outcome:
+                errors.setdefault(error, []).append(host.name)
         if errors:
-            raise CheckpointError("; ".join(dict.fromkeys(errors)))
+            told = [f"{each} (on {', '.join(on)})" if len(on) < len(hosts) else each for each, on in errors.items()]
+            raise CheckpointError("; ".join(told))
         for host, listed in zip(hosts, chosen, strict=True):
             if any(spec not in host.checkpoints for spec in listed):  # it was replaced while others still loaded
                 raise WorkerDied(host.kind)
@@ -207,6 +205,10 @@ class WorkerPool:
     def unload_except(self, plan: Plan, *, preload: bool = True) -> None:
         """Keep only the plan's checkpoints, which are those of the catalog: workers may evict others. With `preload`
         each worker loads its part of them, now and when it is started again."""
+        for name, reasons in plan.too_small.items():
+            for spec, reason in reasons.items():
+                if self.current.too_small.get(name, {}).get(spec) != reason:
+                    log.warning("a worker is left out", worker=name, checkpoint=spec.name, reason=reason)
         self.current, self._preloads, self._prepared = plan, preload, False
         for host in self.workers:
             host.unload_except(plan.specs, plan.placement.get(host.name, ()) if preload else ())
@@ -229,8 +231,34 @@ class WorkerPool:
         return self._upstreams[url]
 
     def submit(self, job: ImageJob) -> JobEvents[Event]:
-        """Send the job to the worker that is expected to finish it first, and return its events. Raises QueueFull."""
-        return self._choose(job).submit(job)
+        """Send the job to the worker that is expected to finish it first, and return its events. If that worker can't
+        load its checkpoint, or comes up without a device, it goes on to another. Raises QueueFull."""
+        host = self._choose(job)
+        events = host.submit(job)
+        if host in self.workers:
+            events.move = partial(self._submit_elsewhere, job, [host])
+        return events
+
+    def _submit_elsewhere(self, job: ImageJob, tried: list[ImageHost], failed: Failed) -> JobEvents[Event] | None:
+        """Give a job to a worker that has not failed it; None if there is none. One without a device is not followed by
+        one that is waited for, as it may not come back either."""
+        spec = job.checkpoint
+        hosts = [host for host in self._able(spec, job.width_px * job.height_px) if host not in tried]
+        if failed.code == "worker_died":
+            hosts = [host for host in hosts if host.status.problem is None]
+        if failed.movable == "larger":
+            most = {member.host: member.most_bytes or member.room_bytes for member in self._members}
+            hosts = [host for host in hosts if most.get(host, 0) > most.get(tried[-1], 0)]
+        if not hosts or self._starting is None:
+            return None
+        host = self._quickest(hosts, job)
+        reason = (failed.detail or failed.message).partition("\n")[0]
+        log.info("a job moves to another worker", job=job.id, worker=tried[-1].name, to=host.name, reason=reason)
+        tried.append(host)
+        try:
+            return host.submit(job)
+        except QueueFull:
+            return None
 
     def cancel(self, job_id: str) -> None:
         """Stop a job within one step. Ids that are not pending are ignored."""
@@ -244,14 +272,38 @@ class WorkerPool:
         others_s = host.status.sharing.others_jobs * host.speeds.job_s
         return others_s + sum(each for each in left if at_most_s is None or each <= at_most_s)
 
+    def able(self, spec: CheckpointSpec) -> frozenset[str]:
+        """Return the names of the workers that may draw with a checkpoint now, as far as is known."""
+        return frozenset(host.name for host in self._able(spec))
+
     def _choose(self, job: ImageJob) -> ImageHost:
-        """Choose the worker that finishes a job first, its load included, or of several that are as quick the least
-        busy one. Another server's model has one place."""
-        if job.checkpoint.upstream is not None:
-            return self._upstream_host(job.checkpoint.upstream.base_url)
-        allowed = self.current.allowed.get(weights_key(job.checkpoint))
-        hosts = [host for host in self.workers if allowed is None or host.name in allowed] or list(self.workers)
-        hosts = [host for host in hosts if host in self.alive] or hosts
+        """Choose the worker for a new job. If all have failed to load its checkpoint, or at its size, it is the one
+        that was not tried for longest. Another server's model has one place."""
+        spec, area_px = job.checkpoint, job.width_px * job.height_px
+        if spec.upstream is not None:
+            return self._upstream_host(spec.upstream.base_url)
+        if hosts := self._able(spec, area_px):
+            return self._quickest(hosts, job)
+        alive = self.alive
+        return min(self._allowed(spec), key=lambda host: (host not in alive, host.failed_at(spec, area_px) or 0.0))
+
+    def _allowed(self, spec: CheckpointSpec) -> list[ImageHost]:
+        allowed = self.current.allowed.get(weights_key(spec))
+        return [host for host in self.workers if allowed is None or host.name in allowed] or list(self.workers)
+
+    def _able(self, spec: CheckpointSpec, area_px: int = LOAD) -> list[ImageHost]:
+        """Return the workers that may draw with a checkpoint and have not failed to load it, nor at such a size. Those
+        that are down, or load it again after the end of the worker before them, are waited for if there are no
+        others."""
+        alive = self.alive
+        mended_at = max((host.mended_at(spec) for host in self.workers), default=0.0)
+        hosts = [host for host in self._allowed(spec) if (host.failed_at(spec, area_px) or 0.0) <= mended_at]
+        up = [host for host in hosts if host in alive]
+        return [host for host in up if not (host.restarts and spec in host.loading)] or up or hosts
+
+    def _quickest(self, hosts: Sequence[ImageHost], job: ImageJob) -> ImageHost:
+        """Return the worker that finishes a job first, its load included, or of several that are as quick the least
+        busy one."""
         if len(hosts) == 1:
             return hosts[0]
         end_s = {}
@@ -299,38 +351,3 @@ async def _prepare(host: ImageHost, specs: Sequence[CheckpointSpec]) -> list[str
 
 def _has_weights(state: CheckpointState, key: WeightsKey) -> bool:
     return isinstance(state.spec, CheckpointSpec) and weights_key(state.spec) == key
-
-
-def _demands(catalog: Catalog, members: Sequence[Member], replicas: Mapping[str, int]) -> Iterable[Demand]:
-    """Yield the catalog's checkpoints by their weights, with the workers that may have them. With one worker sizes do
-    not matter, and no file is read."""
-    groups: dict[WeightsKey, dict[CheckpointSpec, set[str]]] = {}
-    for spec in catalog.checkpoints:
-        groups.setdefault(weights_key(spec), {})[spec] = set()
-    for model in catalog.models.values():
-        for count in (0, MAX_REFERENCES):
-            spec = model.drawn_with(count).checkpoint
-            if spec.upstream is None:
-                groups[weights_key(spec)][spec].add(model.name)
-    for group in groups.values():
-        models = frozenset(name for names in group.values() for name in names)
-        named = [member for member in members if member.models is None or member.models & models]
-        allowed = _with_devices(named, next(iter(group)).runtime.gpus)
-        sizes = [_size(next(iter(group)), member.item_bytes) for member in allowed[:1]] if len(members) > 1 else []
-        wanted = [replicas[name] for name in models if name in replicas]
-        names = frozenset(member.host.name for member in allowed)
-        yield Demand(tuple(group), max(sizes, default=0), names, max(wanted, default=None))
-
-
-def _with_devices(members: Sequence[Member], gpus: int) -> list[Member]:
-    """Return the workers with the fewest devices that are enough. Where none has enough, all: loading reports the
-    fault."""
-    fewest = min((member.devices for member in members if member.devices >= gpus), default=None)
-    return [member for member in members if fewest is None or member.devices == fewest]
-
-
-def _size(spec: CheckpointSpec, item_bytes: int) -> int:
-    try:
-        return estimate_bytes(spec, item_bytes)
-    except (CheckpointError, OSError):  # loading it says what is wrong
-        return 0

@@ -103,7 +103,7 @@ def _workers_table(workers: Sequence[Mapping[str, Any]]) -> Table:
         budget = worker["weights_budget_bytes"]
         weights = f"{worker['weights_bytes'] / 2**30:.2f}" + (f" of {budget / 2**30:.1f}" if budget else "")
         listed = [each["name"] + ("" if each["on_device"] else " (in host memory)") for each in worker["checkpoints"]]
-        listed += [f"{name} failed" for name in worker["failed"]]
+        listed += [f"{name} failed: {reason}" for name, reason in worker["failed"].items()]
         cells = [worker["name"], worker["device"] or "", state, str(worker["jobs"]), f"{worker['work_s']:g}", weights]
         add_row(table, *cells, "\n".join(listed))
     return table

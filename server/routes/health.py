@@ -9,8 +9,8 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from pipelines.protocol.messages import Spec
+from server.backends.demands import ImageHost
 from server.backends.engine_host import EngineHost
-from server.backends.worker_pool import ImageHost
 from server.catalog.specs import spec_labels
 from server.flows.operators.sleep import longest_wake_s
 from server.http.deps import ServicesDep
@@ -136,8 +136,11 @@ def served_specs(services: Services) -> dict[Spec, list[str]]:
 def _image_worker(services: Services, host: ImageHost) -> ImageWorkerState:
     cached_checkpoints = host.status.cached_checkpoints
     cached = cached_checkpoints.checkpoints if cached_checkpoints else ()
+    too_small = services.engines.image.current.too_small.get(host.name, {})
     states = {spec: host.checkpoints[spec] for spec in served_specs(services) if spec in host.checkpoints}
-    labels = spec_labels({spec: (state.state, state.detail) for spec, state in states.items()})
+    failed: dict[Spec, str] = {spec: state.detail for spec, state in states.items() if state.state == "failed"}
+    failed.update(too_small.items())
+    labels = spec_labels({spec: failed.get(spec) for spec in {**states, **failed}})
     return {
         "name": host.name,
         **_worker_state(host),
@@ -150,7 +153,7 @@ def _image_worker(services: Services, host: ImageHost) -> ImageWorkerState:
             {"name": name, "bytes": each.bytes, "on_device": each.on_device}
             for each, name in zip(cached, spec_labels({each.spec: each for each in cached}).values(), strict=True)
         ],
-        "failed": {labels[spec]: state.detail for spec, state in states.items() if state.state == "failed"},
+        "failed": {labels[spec]: reason for spec, reason in failed.items()},
     }
 
 

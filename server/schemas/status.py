@@ -42,7 +42,7 @@ class LoadedWeights(TypedDict):
 
 class ImageWorkerState(WorkerState):
     """One of the image workers: its estimated work, its weights and their limit (null until some are loaded), and the
-    checkpoints that it could not load, with the reason."""
+    checkpoints that it could not load, or is left out for, with the reason."""
 
     name: str
     ready: bool

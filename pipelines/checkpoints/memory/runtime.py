@@ -1,13 +1,17 @@
-"""`[runtime]` before anything is loaded: options that defeat each other, and `runtime = "auto"`. Pure."""
+"""`[runtime]` before anything is loaded: options that defeat each other, and `runtime = "auto"`. Pure, but that
+`least_bytes` reads the headers of files."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from pipelines.checkpoints.errors import CheckpointError
-from pipelines.checkpoints.memory.device_bytes import device_bytes
-from pipelines.protocol.images import Offload, Quantize, Runtime
+from pipelines.checkpoints.folder.files import CheckpointFiles
+from pipelines.checkpoints.memory.device_bytes import component_bytes, control_bytes, device_bytes, estimate_bytes
+from pipelines.protocol.images import CheckpointSpec, Dtype, Offload, Quantize, Runtime
 
+DTYPE_BYTES: Final[dict[Dtype, int]] = {"float32": 4, "bfloat16": 2, "float16": 2}
 FP8_CAPABILITY: Final = (8, 9)  # Ada, Hopper and later multiply float8 matrices
 
 Option = tuple[str, Callable[[Runtime], bool]]  # as messages name it, and whether it is set
@@ -88,6 +92,19 @@ def choose_runtime(
             why = f"{budget_bytes / 2**30:.1f} GiB for weights; in GiB: {', '.join(sizes)}"
             return replace(plain, quantize=chosen, offload=offload), f"{_name(chosen, offload)} ({why})"
     raise AssertionError("the last option is always taken")
+
+
+def least_bytes(spec: CheckpointSpec, item_bytes: int) -> int:
+    """Estimate the least that a checkpoint takes on a device of a worker whose weights have `item_bytes` each: of
+    `runtime = "auto"` on a GPU, the smallest of its choices; of what may be divided in several ways, the smallest part.
+    Raises CheckpointError for files that can't be loaded."""
+    runtime = spec.runtime
+    item_bytes = item_bytes if runtime.dtype == "auto" else DTYPE_BYTES[runtime.dtype]
+    if runtime.auto and item_bytes == DTYPE_BYTES["bfloat16"]:  # on a GPU
+        sizes_of = partial(component_bytes, CheckpointFiles.of(spec), item_bytes)
+        runtime, _ = choose_runtime(sizes_of, 0, (0, 0), control_bytes(spec.controls, item_bytes))
+    ways = [runtime, replace(runtime, parallel="encoders")] if runtime.parallel == "auto" else [runtime]
+    return min(estimate_bytes(replace(spec, runtime=each), item_bytes) for each in ways)
 
 
 def _name(quantize: Quantize, offload: Offload) -> str:

@@ -255,7 +255,7 @@ class SharedEngine:
         if len(self._jobs) >= self._max_jobs or self.leaving:
             what = "is about to stop" if self.leaving else "has a full queue"
             message = f"The server is busy: the engine {what}; try again in {QUEUE_RETRY_S:.0f} s."
-            link.send(JobEvent(job.id, Failed("queue_full", message, retry_after_s=QUEUE_RETRY_S)))
+            link.send(JobEvent(job.id, Failed("queue_full", message, retry_after_s=QUEUE_RETRY_S, movable="anywhere")))
             return
         self._jobs[job.id] = _LinkedJob(name)
         link.specs.add(job.checkpoint)

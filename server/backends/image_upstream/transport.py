@@ -87,8 +87,8 @@ class UpstreamTransport:
                 case Cancel(job_id) if job_id in self._jobs:
                     self._jobs[job_id].cancel()
                 case Load(specs):
-                    added = [spec for spec in specs if isinstance(spec, CheckpointSpec)]
-                    self._states |= {spec: None for spec in added if spec not in self._states}
+                    asked = [spec for spec in specs if isinstance(spec, CheckpointSpec)]
+                    self._states |= {spec: None for spec in asked if not self._is_loaded(spec)}
                     self._poll.set()
                 case UnloadExcept(specs):
                     self._states = {spec: state for spec, state in self._states.items() if spec in set(specs)}
@@ -148,6 +148,10 @@ class UpstreamTransport:
             message = f"The server behind model `{upstream.model}` is not ready: {state.detail}."
             raise UpstreamError(Failed("upstream_busy", message, upstream.base_url, retry_after_s=RETRY_S))
         return state.capabilities
+
+    def _is_loaded(self, spec: CheckpointSpec) -> bool:
+        state = self._states.get(spec)
+        return state is not None and state.state == "loaded"
 
     async def _keep_probing(self) -> None:
         while True:

@@ -15,9 +15,10 @@ from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.images import CheckpointSpec
 from server.accounts.catalogs import CatalogContent, CatalogStore
 from server.accounts.db import Database
+from server.backends.demands import Member
 from server.backends.engine_host import EngineHost, HostLimits
 from server.backends.upstream import UpstreamClient
-from server.backends.worker_pool import Member, WorkerPool
+from server.backends.worker_pool import WorkerPool
 from server.catalog.images import load_catalog
 from server.errors import BadRequest
 from server.flows.catalog.files import parse, read_files, weight_checksums, with_sums

@@ -12,9 +12,10 @@ import pytest
 
 from pipelines.checkpoints.errors import CheckpointError
 from pipelines.protocol.images import CheckpointSpec, Encoding, Failed, Finished, ImageJob, Progress, Runtime, Started
+from server.backends.demands import Member
 from server.backends.engine_host import EngineHost, HostLimits
 from server.backends.worker_checkpoints import WorkerDied
-from server.backends.worker_pool import Member, Plan, WorkerPool
+from server.backends.worker_pool import Plan, WorkerPool
 from server.catalog.images import Catalog, ImageModel
 from server.catalog.sizes import SizeRules
 from tests.support.polling import eventually
@@ -164,7 +165,7 @@ async def test_the_death_of_a_worker_fails_its_jobs_and_no_others(start: Start) 
     assert isinstance(await asyncio.wait_for(ends[1], 60), Finished)
     dying.starts.set()
     await eventually(lambda: dying.loaded == [SPEC])  # it comes back by itself, with its checkpoint
-    await eventually(lambda: len(running.worker_pool.alive) == 2)
+    await eventually(lambda: all(host.ready for host in running.worker_pool.hosts))
     running.worker_pool.submit(job("e"))
     assert dying.jobs[-1] == "e"
 
@@ -227,7 +228,7 @@ async def test_a_worker_that_is_down_during_a_swap_comes_up_with_the_new_checkpo
     await asyncio.wait_for(running.worker_pool.prepare([NEW], plan), 60)
     running.worker_pool.unload_except(plan)
     running.workers[1].starts.set()
-    await eventually(lambda: len(running.worker_pool.alive) == 2)
+    await eventually(lambda: all(host.ready for host in running.worker_pool.hosts))
     running.worker_pool.submit(job("a", spec=NEW))
     running.worker_pool.submit(job("b", spec=NEW))
     assert [worker.jobs for worker in running.workers] == [["a"], ["b"]]

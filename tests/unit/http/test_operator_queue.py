@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import httpx
 import pytest
 import pytest_asyncio
 from PIL import Image
+from rich.console import Console
 
 from pipelines.protocol.messages import GpuMemory, WorkerMemory
 from server.accounts.audit import AuditFilter, list_changes
 from server.accounts.paging import Page
+from server.cli.tables import model_tables
 from server.flows.operators.queue import worker_reports
 from tests.support.file_counter import FileCounter
 from tests.support.in_process import InProcess, come_up, in_process
@@ -173,3 +176,17 @@ async def test_a_worker_tells_its_memory_and_that_of_its_gpu(running: InProcess)
     }  # fmt: skip
     come_up(host, "a GPU")  # and has not told it yet
     assert worker_reports([host])[0].memory is None
+
+
+async def test_operators_read_for_which_checkpoint_a_worker_is_left_out_and_why(
+    running: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, why = running.services.engines.image, "it takes at least 12.00 GiB"
+    spec, name = running.services.served.catalog.current.checkpoints[0], engine.workers[0].name
+    monkeypatch.setattr(engine, "current", replace(engine.current, too_small={name: {spec: why}}))
+    readiness = (await running.client.get("/readyz", headers=ADMIN)).json()
+    assert readiness["image"][0]["failed"] == {spec.name: why}
+    console = Console(file=io.StringIO(), width=240)
+    console.print(*model_tables([], readiness))
+    assert isinstance(console.file, io.StringIO)
+    assert f"{spec.name} failed: {why}" in console.file.getvalue()
