@@ -157,7 +157,7 @@ def _build_running(settings: Settings, worker_pool: WorkerPool) -> Running:
         settings.max_queue_s,
         settings.max_queue_share_per_key,
         worker_pool.unit_s,
-        lambda: len(worker_pool.alive),
+        worker_pool.able,
     )
     return Running(
         calls=ActiveCalls(),

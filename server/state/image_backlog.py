@@ -4,7 +4,7 @@ The workers here have one line, and every other server that draws has a line of 
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -18,6 +18,7 @@ MARGIN = 1.25  # by which the fastest image so far may have been slower than the
 WARMUP_MARGIN = 2.0  # the same of warmup, whose images are small and few
 HERE = ""  # the line of the workers
 UnitSeconds = Callable[[CheckpointSpec], float | None]
+Workers = Callable[[CheckpointSpec], Collection[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,9 @@ class Backlog:
     comes has the rest of a share beyond the limits: nobody is refused for the sake of another.
 
     `warmup_unit_s` gives the seconds that a unit of work took during warmup, if that was measured. The reports of
-    finished jobs replace it. `workers` is how many draw at the same time: `max_s` is for each. Other servers are taken
-    to draw all that they have at once: they have queues of their own, and say when those are full.
+    finished jobs replace it. `workers` names those that may draw with a checkpoint: `max_s` is for each, and a job
+    waits for the work of those that may draw it. Other servers are taken to draw all that they have at once: they have
+    queues of their own, and say when those are full.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class Backlog:
         max_s: float,
         key_share: float = 1.0,
         warmup_unit_s: UnitSeconds = lambda _: None,
-        workers: Callable[[], int] = lambda: 1,
+        workers: Workers = lambda _: frozenset({"the only one"}),
     ) -> None:
         self._max_jobs = max_jobs
         self._max_s = max_s
@@ -147,7 +149,7 @@ class Backlog:
             if other.call.state == "running" or (RANK[other.job.tier], self._remaining_s(other)) < mine
         ]
         queued = sum(other.call.state == "queued" for other in ahead)
-        ahead_s = sum(map(self._remaining_s, ahead)) / self._at_once(entry.line)
+        ahead_s = self._work_s(ahead, entry) / self._at_once(entry)
         return JobEstimate(
             model=entry.job.metadata.get("model"),
             tier=entry.job.tier,
@@ -159,8 +161,23 @@ class Backlog:
         entries = (entry for entry in self._entries.values() if key_id in {None, entry.call.call.key_id})
         return (entry for entry in entries if line in {None, entry.line})
 
-    def _at_once(self, line: str) -> int:
-        return max(1, self._workers() if line == HERE else len(list(self._entries_of(None, line))))
+    def _at_once(self, entry: _Entry) -> int:
+        """Return how many jobs may run at once where a job may run."""
+        here = entry.line == HERE
+        return max(1, len(self._workers(entry.job.checkpoint) if here else list(self._entries_of(None, entry.line))))
+
+    def _work_s(self, others: Iterable[_Entry], entry: _Entry) -> float:
+        """Return the estimated device time in seconds of jobs of a job's line where that one may run: each worker that
+        may draw a job has an equal part of it."""
+        work_s: dict[CheckpointSpec, float] = {}
+        for other in others:
+            spec = other.job.checkpoint
+            work_s[spec] = work_s.get(spec, 0.0) + self._remaining_s(other)
+        if entry.line != HERE:
+            return sum(work_s.values())
+        mine = set(self._workers(entry.job.checkpoint))
+        parts = {spec: set(self._workers(spec)) for spec in work_s}
+        return sum(each * len(parts[spec] & mine) / max(1, len(parts[spec])) for spec, each in work_s.items())
 
     def _wait_s(self, entry: _Entry, key_id: str | None = None, share: float = 1.0) -> float | None:
         """Return the seconds until there is room in a share of the queue, for all or for one key; None if there is. An
@@ -169,9 +186,9 @@ class Backlog:
         jobs = len(list(self._entries_of(key_id, line)))
         if jobs == 0:
             return None
-        workers = self._at_once(line)
+        workers = self._at_once(entry)
         room_s = max(0.0, share * self._max_s * workers - self._remaining_s(entry))
-        for_work_s = (self.remaining_s(key_id, line) - room_s) / workers
+        for_work_s = (self._work_s(self._entries_of(key_id, line), entry) - room_s) / workers
         full = jobs >= math.ceil(share * self._max_jobs)
         return max(for_work_s, self.next_end_s(key_id, line) if full else 0.0) if full or for_work_s > 0 else None
 

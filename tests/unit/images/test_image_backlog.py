@@ -163,3 +163,31 @@ async def test_a_key_with_nothing_in_the_queue_may_send_a_job_of_any_length() ->
     backlog = Backlog(max_jobs=4, max_s=1000, key_share=0.1, warmup_unit_s=lambda _: UNIT_S)
     with backlog.reserve(named("a"), running("a", "yours")), backlog.reserve(named("b", n=5), running("b", "mine")):
         assert backlog.remaining_s() == pytest.approx(600)
+
+
+async def test_a_job_waits_for_the_work_of_the_workers_that_may_draw_it() -> None:
+    large = replace(SPEC, name="large", path=Path("large"))
+    able = {SPEC: {"big", "small"}, large: {"big"}}
+    backlog = Backlog(max_jobs=9, max_s=250, warmup_unit_s=lambda _: UNIT_S, workers=lambda spec: able[spec])
+    with ExitStack() as stack:
+
+        def enter(name: str, spec: CheckpointSpec) -> None:
+            stack.enter_context(backlog.reserve(replace(named(name), checkpoint=spec), running(name)))
+
+        for name in "abcd":
+            enter(name, SPEC)  # 400 s on both: 200 on each
+        with pytest.raises(Overloaded) as refused:
+            enter("e", large)
+        assert refused.value.headers["Retry-After"] == "50"
+        enter("f", SPEC)  # 500 s on two, which may have 250 each
+        with pytest.raises(Overloaded):
+            enter("g", SPEC)
+    with ExitStack() as stack:
+        for name, steps in (("a", 60), ("b", 100)):
+            short = replace(named(name), checkpoint=large, sampling=large.sampling.resolve(steps=steps))
+            stack.enter_context(backlog.reserve(short, running(name)))
+        with pytest.raises(Overloaded), backlog.reserve(replace(named("c"), checkpoint=large), running("c")):
+            pass  # one worker has 160 s: the other one can't help
+        estimate = backlog.estimate_job("b")
+        assert estimate is not None
+        assert estimate.estimated_s == pytest.approx(160)
