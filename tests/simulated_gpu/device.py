@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,22 +47,30 @@ def install(devices: int = 1, gib: float = 80.0, capability: tuple[int, int] = H
     return extension
 
 
-def environment(devices: int = 1, gib: float = 80.0, used: Path | None = None) -> dict[str, str]:
-    """Return the environment that gives every Python process below such GPUs, as soon as it imports torch. In the
-    folder `used` they write down what they have of each, for site/pynvml.py."""
+def environment(devices: int = 1, gib: float | Sequence[float] = 80.0, used: Path | None = None) -> dict[str, str]:
+    """Return the environment that gives every Python process below such GPUs, as soon as it imports torch: `gib` is of
+    all, or of each. In the folder `used` they write down what they have of each, for site/pynvml.py."""
+    gibs = [gib] * devices if isinstance(gib, float) else gib
     here = Path(__file__).parent
     path = [str(here / "site"), str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), COUNT: str(devices), MEMORY_GIB: str(gib)} | (
-        {USED: str(used)} if used is not None else {}
-    )
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path),
+        COUNT: str(devices),
+        MEMORY_GIB: ",".join(map(str, gibs)),
+    } | ({USED: str(used)} if used is not None else {})
 
 
 def install_from_environment() -> None:
     """Install what `environment` says, of which CUDA_VISIBLE_DEVICES may show a part. SIGUSR1 then loses the devices of
     a process: the next launch fails, and all after it."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = int(os.environ[COUNT]) if visible is None else len(list(filter(None, visible.split(","))))
-    install(count, float(os.environ[MEMORY_GIB]))
+    gibs = [float(gib) for gib in os.environ[MEMORY_GIB].split(",")]
+    if visible is not None:
+        gibs = [gibs[int(name.removeprefix("GPU-").partition("-")[0])] for name in visible.split(",") if name]
+    install(len(gibs))
+    for device, gib in enumerate(gibs):
+        extension.set_total(device, int(gib * GIB))
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGUSR1, lambda *_: extension.fail_launch(1))
 

@@ -9,7 +9,15 @@ class NVMLError(Exception):
     """As in NVIDIA's bindings."""
 
 
-class NVMLError_NotFound(NVMLError):
+class NVMLError_NotSupported(NVMLError):
+    """As in NVIDIA's bindings."""
+
+
+class NVMLError_FunctionNotFound(NVMLError):
+    """As in NVIDIA's bindings."""
+
+
+class NVMLError_NoPermission(NVMLError):
     """As in NVIDIA's bindings."""
 
 
@@ -51,7 +59,7 @@ def nvmlDeviceGetUUID(index: int) -> str:
 
 def nvmlDeviceGetMemoryInfo(index: int) -> SimpleNamespace:
     """Return the bytes of a GPU, and those of them that the processes which live now have written down."""
-    total = int(float(os.environ["SIMULATED_GPU_GIB"]) * 2**30)
+    total = int(float(os.environ["SIMULATED_GPU_GIB"].split(",")[index]) * 2**30)
     files = Path(os.environ["SIMULATED_GPU_USED"]).glob(f"{nvmlDeviceGetUUID(index)}.*")
     used = sum(int(file.read_text() or 0) for file in files if Path("/proc", file.suffix[1:]).exists())
     return SimpleNamespace(total=total, free=total - used, used=used)
