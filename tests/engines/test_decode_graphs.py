@@ -238,7 +238,7 @@ def test_prompts_that_share_a_pass_have_the_logits_that_they_have_alone(checkpoi
 
 def test_a_load_finds_that_prompts_may_share_a_pass(checkpoint: ChatCheckpoint) -> None:
     assert checkpoint.batching.packs
-    assert not checkpoint.batching.graphs, "there is no real GPU here"
+    assert checkpoint.batching.graphs == (DEVICE.type == "cuda")
 
 
 CAPTURED = set(TOGETHER) - {"phi-longrope", "phimoe", "llama4"}

@@ -1,7 +1,6 @@
 """Chats on a GPU: decode steps that are captured as graphs, and prompts that share a pass, change no answer."""
 
 import asyncio
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +17,8 @@ GPU = torch.device("cuda")
 MADE = {"qwen": make_qwen, "llama": make_llama, **TOGETHER}
 CAPTURED = {"qwen", "llama", "gemma3", "ministral3"}
 PROMPTS = (1, 7, 20, 60, 130, 200, 290, 33)
-simulated = pytest.mark.skipif("SIMULATED_GPUS" in os.environ, reason="the simulated GPU captures no graphs")
 
 
-@simulated
 @pytest.mark.parametrize("name", MADE)
 async def test_answers_together_are_those_alone(name: str, tmp_path: Path) -> None:
     """Twice together: a shape is captured when it comes again."""
@@ -46,7 +43,6 @@ async def test_answers_together_are_those_alone(name: str, tmp_path: Path) -> No
     await engine.sleep()  # its thread would keep the memory from other tests
 
 
-@simulated
 async def test_a_model_that_left_and_came_back_is_captured_anew(tmp_path: Path) -> None:
     """Its graphs knew where the weights were."""
     make_qwen(tmp_path / "qwen")

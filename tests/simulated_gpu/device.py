@@ -5,6 +5,7 @@ replaced here.
 """
 
 import importlib.util
+import itertools
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 
+from tests.simulated_gpu import triton_kernels
 from tests.simulated_gpu.build import NAME, REPOSITORY, build
 from tests.simulated_gpu.log import Log
 
@@ -26,6 +28,7 @@ H100 = (9, 0)  # its compute capability
 COUNT, MEMORY_GIB, USED = "SIMULATED_GPUS", "SIMULATED_GPU_GIB", "SIMULATED_GPU_USED"  # of the environment
 
 log = Log()
+graph_pools = itertools.count(1)
 extension: Any = None  # its functions, once it is installed
 
 
@@ -43,6 +46,7 @@ def install(devices: int = 1, gib: float = 80.0, capability: tuple[int, int] = H
         for device in range(MAX_DEVICES):
             extension.set_total(device, int(gib * GIB))
         _replace_functions(capability)
+        triton_kernels.interpret(extension)
     extension.set_device_count(devices)
     return extension
 
@@ -119,6 +123,33 @@ class StreamContext:
             torch.accelerator.set_stream(self.before)
 
 
+class CUDAGraph:
+    """`torch.cuda.CUDAGraph`."""
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._graph = extension.Graph()
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+        self._pool = pool or _new_graph_pool()
+        self._graph.begin()
+
+    def capture_end(self) -> None:
+        self._graph.end()
+
+    def replay(self) -> None:
+        self._graph.replay()
+
+    def reset(self) -> None:
+        self._graph.reset()
+
+    def pool(self) -> tuple[int, int]:
+        return self._pool
+
+
+def _new_graph_pool() -> tuple[int, int]:
+    return next(graph_pools), 0
+
+
 def _index(device: Any) -> int:
     index = device if isinstance(device, int) or device is None else torch.device(device).index
     return extension.current_device() if index is None else index
@@ -189,7 +220,7 @@ def _functions(capability: tuple[int, int]) -> Mapping[str, Any]:
         "get_device_properties": _properties(capability),
         "get_arch_list": lambda: [f"sm_{capability[0]}{capability[1]}"],
         "is_bf16_supported": lambda *_, **__: True,
-        "is_current_stream_capturing": lambda: False,
+        "is_current_stream_capturing": lambda: extension.is_capturing(),
         "ipc_collect": lambda: None,
         "default_generators": tuple(extension.default_generator(device) for device in range(MAX_DEVICES)),
         "current_stream": _current_stream,
@@ -199,6 +230,8 @@ def _functions(capability: tuple[int, int]) -> Mapping[str, Any]:
         "StreamContext": StreamContext,
         "Stream": Stream,
         "Event": Event,
+        "CUDAGraph": CUDAGraph,
+        "graph_pool_handle": _new_graph_pool,
     }
 
 

@@ -31,6 +31,9 @@ def run(*arguments: str, limit_s: float, turn: int = 0) -> None:
 
 QUICK = (
     "tests/gpu/test_turns.py",
+    "tests/gpu/test_fp8.py",
+    "tests/gpu/test_chats.py::test_a_model_that_left_and_came_back_is_captured_anew",
+    "tests/gpu/simulated/test_graphs.py",
     "tests/gpu/test_failures.py",
     "tests/gpu/test_attention.py",
     "tests/gpu/simulated/test_device.py",
@@ -38,6 +41,7 @@ QUICK = (
     "tests/gpu/simulated/test_refused_options.py",
 )
 LONG = (
+    "tests/gpu/test_chats.py",
     "tests/gpu/test_runtime_options.py",
     "tests/gpu/simulated/test_memory.py",
     "tests/gpu/simulated/test_graph_memory.py",

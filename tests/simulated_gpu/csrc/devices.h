@@ -4,7 +4,7 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
-#include "memory.h"
+#include "graphs.h"
 
 namespace simulated {
 
@@ -56,6 +56,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeStream(const Stream& asked) const override {
     Hold hold;
     check_lost();
+    refuse_in_capture();
     const auto key = key_of(asked.device_index(), asked.id());
     host_waited(key, streams[key].launched);
     report("sync", "stream");
@@ -63,6 +64,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeDevice(const DeviceIndex device) const override {
     Hold hold;
     check_lost();
+    refuse_in_capture();
     for (auto& [key, state] : streams)
       if (key >> 32 == device) host_waited(key, state.launched);
     report("sync", "device");
@@ -81,6 +83,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     check_lost();
     if (!event) return;
     auto& state = *static_cast<EventState*>(event);
+    if (recorded_on(state.launch.stream) || recorded_on(key_of(waiting.device_index(), waiting.id()))) refuse_in_capture();
     make_late_copies(state.launch.stream, state.launch.number);
     join(streams[key_of(waiting.device_index(), waiting.id())].clock, state.clock);
   }
@@ -88,6 +91,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   bool queryEvent(void* event) const override {
     Hold hold;
     check_lost();
+    refuse_in_capture();
     auto* state = static_cast<EventState*>(event);
     if (!state || state->launch.stream == NO_STREAM) return true;
     if (!state->polled) {
@@ -100,6 +104,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeEvent(void* event) const override {
     Hold hold;
     check_lost();
+    refuse_in_capture();
     auto* state = static_cast<EventState*>(event);
     if (!state || state->launch.stream == NO_STREAM) return;
     pass(*state);

@@ -95,6 +95,23 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("reset_peak", &reset_peak);
   m.def("empty_cache", &empty_cache);
 
+  py::class_<Graph, std::shared_ptr<Graph>>(m, "Graph")
+      .def(py::init<>())
+      .def("begin", [](Graph& graph) { graph.begin(current_device); })
+      .def("end", &Graph::end)
+      .def("replay", [](Graph& graph) { graph.replay(current_device); })
+      .def("reset", &Graph::reset);
+  m.def("is_capturing", [] { return recorded_on(current_key(current_device)) != nullptr; });
+  m.def("graph_launches", [] { Hold hold; return Graph::graph_launches; });
+
+  m.def("launch_kernel", &launch_kernel);
+  m.def("page_locked_bytes", [] {
+    Hold hold;
+    size_t bytes = 0;
+    for (auto& [_, size] : page_locked) bytes += size;
+    return bytes;
+  });
+
   m.def("launches", [] { Hold hold; return launches; });
   m.def("allocations", [] { Hold hold; return allocations; });
   m.def("calls_by_name", [] { Hold hold; return calls_by_name; });

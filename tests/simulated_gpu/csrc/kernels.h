@@ -28,16 +28,19 @@ class Call {
     Hold hold;
     check_devices();
     key_ = current_key(device_);
-    launch(key_);
+    graph_ = recorded_on(key_);
+    if (!graph_) launch(key_);
     ++calls_by_name[name_];
     for (size_t i = 0; i < count_; ++i) to_host(i);
     note_waits();
     hold.let_go();  // a kernel may need the GIL
+    if (graph_) recorded_.assign(stack_.begin() + first_, stack_.end());
     if (!compute()) return;
     Hold again;
     for (size_t i = 0; i < count_; ++i) take_resized(i);
     const size_t results = schema_.returns().size();
     for (size_t i = 0; i < results; ++i) to_device_again(stack_[stack_.size() - results + i], i);
+    if (graph_ && (writes_ || !outputs_.empty())) record();
   }
 
  private:
@@ -84,7 +87,8 @@ class Call {
     const bool writes = alias && alias->isWrite();
     auto convert = [&](const at::Tensor& tensor) -> at::Tensor {
       if (!tensor.defined() || !tensor.is_cuda()) return tensor;
-      access(tensor.storage().mutable_data(), writes, key_, name_.c_str());
+      writes_ |= writes;
+      use(tensor, writes);
       return aliases_.of(tensor);
     };
     if (value.isTensor()) {
@@ -107,12 +111,33 @@ class Call {
       value = c10::IValue(Device(DeviceType::CPU));
     } else if (value.isGenerator() && value.toGenerator().defined()) {
       auto generator = value.toGenerator();
+      TORCH_CHECK(!graph_, "Attempt to increase offset for a CUDA generator not in capture mode.");
       TORCH_CHECK(generator.device().type() == DeviceType::CUDA, "Expected a 'cuda' device type for generator but found '", generator.device(), "'");
       value = c10::IValue(static_cast<Generator*>(generator.unsafeGetGeneratorImpl())->inner);
     }
   }
 
+  void use(const at::Tensor& tensor, bool write) {
+    void* base = tensor.storage().mutable_data();
+    if (graph_) graph_->use(base, write);
+    else access(base, write, key_, name_.c_str());
+  }
+
+  // Let the graph call the operator on the same memory, and put its results where they are now.
+  void record() {
+    graph_->add([op = op_, arguments = std::move(recorded_), outputs = std::move(outputs_)] {
+      auto stack = arguments;
+      op.callBoxed(stack);
+      std::vector<at::Tensor> results;
+      for (auto& value : stack)
+        if (value.isTensor()) results.push_back(value.toTensor());
+        else if (value.isTensorList()) for (const auto& tensor : value.toTensorVector()) results.push_back(tensor);
+      for (auto& [place, output] : outputs) output.copy_(results[place]);
+    });
+  }
+
   void note_waits() {
+    if (graph_ && (WAITS.count(name_) || masked_ || indices_on_host_)) refuse_in_capture();
     if (WAITS.count(name_) || masked_) host_waited_for_current(device_, name_);
     else if (indices_on_host_) report("sync", name_ + " (indices on the host)");
   }
@@ -141,7 +166,8 @@ class Call {
     auto& tensor = written_[i];
     if (!tensor.defined() || !tensor.is_cuda()) return;
     auto& alias = aliases_of_written_[i];
-    if (alias.storage().data() != tensor.storage().data()) {
+    const bool moved = alias.storage().data() != tensor.storage().data();
+    if (moved) {
       OnDevice on(tensor.get_device());
       const size_t bytes = alias.storage().nbytes();
       auto data = device_allocator.allocate(bytes);
@@ -151,6 +177,10 @@ class Call {
       storage->set_nbytes(bytes);
     }
     if (alias.sizes() != tensor.sizes() || alias.strides() != tensor.strides()) shaped_like(tensor, alias);
+    if (moved && graph_) {
+      use(tensor, true);
+      alias.unsafeGetTensorImpl()->set_storage_keep_dtype(Aliases().of(tensor).storage());
+    }
   }
 
   void to_device_again(c10::IValue& value, size_t result) {
@@ -164,6 +194,7 @@ class Call {
   }
 
   at::Tensor on_device(const at::Tensor& tensor, size_t result) {
+    const size_t place = results_++;
     if (!tensor.defined() || !tensor.device().is_cpu()) return tensor;
     auto* alias = schema_.returns()[result].alias_info();
     if (alias && alias->isWrite())
@@ -173,7 +204,8 @@ class Call {
       }
     if (auto* base = aliases_.origin(tensor)) return view_of(*base, tensor);
     auto made = to_device(tensor, device_);
-    access(made.storage().mutable_data(), true, key_, name_.c_str());
+    use(made, true);
+    if (graph_) outputs_.emplace_back(place, Aliases().of(made));
     return made;
   }
 
@@ -185,7 +217,11 @@ class Call {
   const size_t count_, first_;
   int device_ = -1;
   StreamKey key_ = NO_STREAM;
-  bool indices_on_host_ = false, masked_ = false;
+  bool indices_on_host_ = false, masked_ = false, writes_ = false;
+  Graph* graph_ = nullptr;  // that records this call
+  size_t results_ = 0;
+  torch::jit::Stack recorded_;
+  std::vector<std::pair<size_t, at::Tensor>> outputs_;  // by place among the results
   Aliases aliases_;
   std::vector<at::Tensor> written_, aliases_of_written_;
 };
@@ -206,6 +242,14 @@ inline at::Tensor& copy_on_device(at::Tensor& self, const at::Tensor& source) {
   Hold hold;
   Aliases aliases;
   const auto to = current_key(self.get_device()), from = current_key(source.get_device());
+  if (auto* graph = recorded_on(to)) {
+    graph->use(source.storage().mutable_data(), false);
+    graph->use(self.storage().mutable_data(), true);
+    auto copy = [into = aliases.of(self), of = aliases.of(source)]() mutable { into.copy_(of); };
+    copy();
+    graph->add(std::move(copy));
+    return self;
+  }
   launch(to);
   if (self.get_device() != source.get_device()) {  // both streams wait for each other
     launch(from);
@@ -232,6 +276,14 @@ inline at::Tensor& copy_across(at::Tensor& self, const at::Tensor& source, bool 
                      self.strides() == source.strides() && self.is_non_overlapping_and_dense();
   const bool locked = is_page_locked(here.data_ptr());
   const bool late = non_blocking && plain && locked;
+  if (auto* graph = recorded_on(key)) {
+    if (!late || !arrives) refuse_in_capture();
+    graph->use(self.storage().mutable_data(), true);
+    auto copy = [into = aliases.of(self), of = at::Tensor(source)]() mutable { into.copy_(of); };
+    copy();
+    graph->add(std::move(copy));
+    return self;
+  }
   const char* what = arrives ? "copy to device" : "copy to host";
   const auto number = launch(key, late);
   ++calls_by_name[what];
@@ -261,10 +313,36 @@ inline at::Scalar local_scalar(const at::Tensor& self) {
   Hold hold;
   Aliases aliases;
   const auto key = current_key(self.get_device());
+  refuse_in_capture();
   launch(key);
   access(self.storage().mutable_data(), false, key, "item");
   host_waited_for_current(self.get_device(), "item");
   return at::_local_scalar_dense(aliases.of(self));
+}
+
+// A kernel that Python computes on tensors of the host, which have the memory of the device's. What it has written is
+// what has changed.
+inline void launch_kernel(const std::string& name, const std::vector<at::Tensor>& tensors, const py::function& compute) {
+  Aliases aliases;
+  std::vector<at::Tensor> on_host, before;
+  Hold hold;
+  const auto key = current_key(tensors.at(0).get_device());
+  auto* graph = recorded_on(key);
+  if (!graph) launch(key);
+  ++calls_by_name[name];
+  for (const auto& tensor : tensors) {
+    TORCH_CHECK(tensor.is_cuda() && tensor.get_device() == tensors[0].get_device(), name, ": a pointer of another device");
+    if (graph) graph->use(tensor.storage().mutable_data(), true);
+    else access(tensor.storage().mutable_data(), false, key, name.c_str());
+    on_host.push_back(aliases.of(tensor));
+    before.push_back(on_host.back().view(at::kByte).clone());
+  }
+  hold.let_go();
+  compute(on_host);
+  if (graph) graph->add([compute, on_host] { compute(on_host); });
+  Hold again;
+  for (size_t i = 0; i < tensors.size() && !graph; ++i)
+    if (!on_host[i].view(at::kByte).equal(before[i])) access(tensors[i].storage().mutable_data(), true, key, name.c_str());
 }
 
 inline void record_stream(at::Tensor& self, Stream used_on) { Guard().recordDataPtrOnStream(self.storage().data_ptr(), used_on); }

@@ -14,6 +14,9 @@ namespace simulated {
 constexpr size_t GRAIN = 512;  // of CUDA's caching allocator
 constexpr int UNWRITTEN = 0xFF;  // in every byte of fresh memory: NaN in all floating dtypes
 
+class Graph;
+Graph* recording_graph();
+
 struct Block {
   size_t size = 0;
   int device = 0;
@@ -21,6 +24,9 @@ struct Block {
   std::set<StreamKey> recorded;  // by record_stream
   Launch write;
   std::map<StreamKey, uint64_t> reads;
+  uint64_t id = 0;  // no other block has or had
+  Graph* graph = nullptr;  // whose memory it is
+  bool left_to_graph = false;  // no tensor has it any more
 };
 
 struct DeviceMemory {
@@ -36,6 +42,7 @@ inline std::unordered_map<void*, Block> blocks;
 inline std::map<char*, size_t> page_locked;
 inline DeviceMemory memories[MAX_DEVICES];
 inline int64_t allocations = 0, fail_allocation = -1;
+inline uint64_t blocks_made = 0;
 
 // Note that a launch, the newest one of `key`, reads or writes a block, and report what it should have waited for.
 inline void access(void* base, bool write, StreamKey key, const char* what) {
@@ -92,16 +99,26 @@ inline bool is_left_to_late_copies(void* base) {
   return last != nullptr;
 }
 
+inline void forget_block(void* base) {
+  auto found = blocks.find(base);
+  memories[found->second.device].used -= found->second.size;
+  blocks.erase(found);
+  if (!is_left_to_late_copies(base)) std::free(base);
+}
+
 inline void delete_block(void* base) {
   Hold hold;
   if (!base) return;
-  if (auto found = blocks.find(base); found != blocks.end()) {
+  auto found = blocks.find(base);
+  if (found != blocks.end() && found->second.graph) {
+    found->second.left_to_graph = true;
+  } else if (found != blocks.end()) {
     if (is_freed_too_early(found->second))
       report("free", "memory of one stream is freed while another may still use it (no record_stream)");
-    memories[found->second.device].used -= found->second.size;
-    blocks.erase(found);
+    forget_block(base);
+  } else if (!is_left_to_late_copies(base)) {
+    std::free(base);
   }
-  if (!is_left_to_late_copies(base)) std::free(base);
 }
 
 inline void* host_memory(size_t bytes) {
@@ -129,6 +146,8 @@ struct DeviceAllocator final : c10::Allocator {
     memory.reserved = std::max(memory.reserved, memory.used);
     memory.reserved_peak = std::max(memory.reserved_peak, memory.reserved);
     blocks[base] = Block{size, device, current_key(device)};
+    blocks[base].id = ++blocks_made;
+    blocks[base].graph = recording_graph();
     return {base, base, &delete_block, where};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &delete_block; }
