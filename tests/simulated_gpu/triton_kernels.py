@@ -5,8 +5,11 @@ and minima drop NaN unless they are told to keep it, and what becomes float8 is 
 range, and NaN if it was.
 """
 
+import functools
 import importlib.util
 import os
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -45,11 +48,23 @@ def interpret(extension: Any) -> None:
         extension.launch_kernel(f"triton::{self.fn.__name__}", [arguments[place] for place in places], compute)
 
     interpreter._convert_float = to_float8
+    interpreter._patch_lang = functools.cache(_Patched(interpreter._patch_lang))  # it did so at each call of a function
     builder = interpreter.InterpreterBuilder
     builder.create_maxnumf = lambda self, one, other: self.binary_op(one, other, np.fmax)
     builder.create_minnumf = lambda self, one, other: self.binary_op(one, other, np.fmin)
     builder.create_clampf = _clamp
     interpreter.GridExecutor.__call__ = launch
+
+
+class _Patched:
+    """What a kernel reads of Triton's language is the interpreter's from its first launch on."""
+
+    def __init__(self, patch: Callable[[Any], Any]) -> None:
+        self._patch = patch
+
+    def __call__(self, function: Any) -> Any:
+        self._patch(function)
+        return SimpleNamespace(restore=lambda: None)
 
 
 def _clamp(self: Any, values: Any, least: Any, most: Any, keeps_nan: Any) -> Any:
