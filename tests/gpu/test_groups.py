@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -35,6 +36,8 @@ async def test_two_gpus_draw_what_one_does(
 ) -> None:
     if parallel == "tensor" and "quantize" in options:
         pytest.skip("refused")
+    if parallel != "encoders" and "SIMULATED_GPUS" in os.environ:
+        pytest.skip("NCCL is not simulated")
     jobs = [
         image_job(flux, id="plain", steps=4),
         image_job(flux, id="wide", steps=4, width_px=96, n=2),
@@ -48,6 +51,24 @@ async def test_two_gpus_draw_what_one_does(
             assert np.abs(image.astype(int) - expected).mean() < MAY_DIFFER
 
 
+async def test_text_encoders_are_on_the_second_gpu_and_come_back_to_it(flux: CheckpointSpec, pair: Group) -> None:
+    engine = ImageEngine(GPU, group=pair)
+    spec = replace(flux, runtime=Runtime(gpus=2, parallel="encoders"))
+    job = image_job(spec, width_px=32, height_px=32, steps=1)
+    images = []
+    for _ in range(2):
+        images += await draw(engine, job)
+        places = {
+            name: {weight.device.index for weight in part.parameters()}
+            for name, part in (await engine.load(spec)).components.items()
+            if isinstance(part, torch.nn.Module)
+        }
+        assert places == {"text_encoder": {1}, "text_encoder_2": {1}, "transformer": {0}, "vae": {0}}
+        await engine.sleep()
+    assert np.array_equal(*images)
+
+
+@pytest.mark.skipif("SIMULATED_GPUS" in os.environ, reason="NCCL is not simulated")
 async def test_an_evicted_checkpoint_leaves_both_gpus(flux: CheckpointSpec, pair: Group) -> None:
     engine = ImageEngine(GPU, group=pair)
     spec = replace(flux, runtime=Runtime(gpus=2))

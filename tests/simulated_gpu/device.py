@@ -114,13 +114,14 @@ class StreamContext:
 
     def __enter__(self) -> Any:
         if self.stream is not None:
-            self.before = torch.accelerator.current_stream(self.stream.device)
+            self.before = torch.accelerator.current_stream(self.stream.device), _current_stream()
             torch.accelerator.set_stream(self.stream)
         return self.stream
 
     def __exit__(self, *_: object) -> None:
         if self.stream is not None:
-            torch.accelerator.set_stream(self.before)
+            for stream in self.before:  # the last one's device is the current one again
+                torch.accelerator.set_stream(stream)
 
 
 class CUDAGraph:

@@ -120,6 +120,7 @@ def test_operands_are_on_one_device() -> None:
 
 
 def test_two_gpus_are_two_devices(gpu: Any) -> None:
+    count = gpu.device_count()
     gpu.set_device_count(2)
     try:
         second = torch.ones(3, device="cuda:1")
@@ -127,7 +128,7 @@ def test_two_gpus_are_two_devices(gpu: Any) -> None:
         with pytest.raises(RuntimeError, match="at least two devices, cuda:1 and cuda:0"):
             second + torch.ones(3, device="cuda:0")
     finally:
-        gpu.set_device_count(1)
+        gpu.set_device_count(count)
 
 
 def test_fresh_memory_is_not_zero_and_a_full_device_refuses(gpu: Any) -> None:
