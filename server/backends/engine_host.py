@@ -378,12 +378,15 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             case Ready():
                 self._move(message)
                 self._start_s = time.monotonic() - worker.began
-                if message.is_gpu:
-                    self.device_choice = "cuda"  # a GPU that is lost is not replaced by the CPU
-                log.info("worker ready", worker=self.name, device=message.device, pid=worker.transport.pid)
-                worker.problems = message.problems
-                for problem in message.problems:
-                    log.warning("the machine has a problem", worker=self.name, problem=problem)
+                self._record_ready(worker, message)
+
+    def _record_ready(self, worker: life.Worker, message: Ready) -> None:
+        if message.is_gpu:
+            self.device_choice = "cuda"  # a GPU that is lost is not replaced by the CPU
+        log.info("worker ready", worker=self.name, device=message.device, pid=worker.transport.pid)
+        worker.problems = message.problems
+        for problem in message.problems:
+            log.warning("the machine has a problem", worker=self.name, problem=problem)
 
     def _record_checkpoint(self, state: CheckpointState) -> None:
         self._log_checkpoint(state)
