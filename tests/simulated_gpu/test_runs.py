@@ -65,8 +65,8 @@ ENGINES = [
         "encode", "engine_host", "enlarging", "families", "file_sampling", "image_engine", "image_scheduling",
         "image_sizes", "invalid_images", "late_start", "long_prompts", "merging", "merging_faults", "modular",
         "no_numbers", "own_parts", "packed_linear", "packing", "pass_graphs", "pipelines", "prompt_cache",
-        "quantizing", "runtime_options", "runtime_pairs", "safety_checker", "scaled_weights", "sleep", "step_caches", "upscalers",
-        "weight_names",
+        "quantizing", "runtime_options", "runtime_pairs", "safety_checker", "scaled_weights", "sleep",
+        "step_caches", "upscalers", "weight_names",
     )
 ]  # fmt: skip
 
