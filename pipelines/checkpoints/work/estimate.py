@@ -84,9 +84,6 @@ def _tile_steps(job: ImageJob) -> int:
     return partial(job.sampling.steps, job.sampling.refine_strength).run
 
 
-Weights = tuple[Path, Runtime, str]
-
-
 class Timing(NamedTuple):
     """How long some units of work took together."""
 
@@ -118,19 +115,19 @@ class Speeds:
     """Seconds per unit of work, smoothed, by a checkpoint's weights and runtime options."""
 
     def __init__(self) -> None:
-        self._unit_s: dict[Weights, float] = {}
-        self._guessed: set[Weights] = set()  # not measured on an image that somebody asked for
+        self._unit_s: dict[WeightsKey, float] = {}
+        self._guessed: set[WeightsKey] = set()  # not measured on an image that somebody asked for
 
     def unit_s(self, checkpoint: CheckpointSpec) -> float:
         """Return the seconds of a unit on this checkpoint; the mean of the others until it has been measured."""
         measured = self._unit_s
         mean = sum(measured.values()) / len(measured) if measured else FIRST_UNIT_S
-        return measured.get(_weights(checkpoint)) or mean
+        return measured.get(weights_key(checkpoint)) or mean
 
     def begin_with(self, checkpoint: CheckpointSpec, unit_s: float, *, guessed: bool) -> None:
         """Begin with a speed until it is measured here. The first measurement replaces a guess, and is smoothed into a
         speed that was measured before this process."""
-        key = _weights(checkpoint)
+        key = weights_key(checkpoint)
         if key not in self._unit_s and is_duration(unit_s):
             self._unit_s[key] = unit_s
             self._guessed |= {key} if guessed else set()
@@ -140,7 +137,7 @@ class Speeds:
         smoothed value replaces it. A value that is no duration, such as NaN, would stay in all later ones, and is left
         out."""
         if units > 0 and is_duration(elapsed_s):
-            unit_s, key = elapsed_s / units, _weights(checkpoint)
+            unit_s, key = elapsed_s / units, weights_key(checkpoint)
             old = unit_s if key in self._guessed else self._unit_s.get(key, unit_s)
             self._guessed.discard(key)
             self._unit_s[key] = unit_s if unit_s < old / 2 else old + SMOOTHING * (unit_s - old)
@@ -149,7 +146,3 @@ class Speeds:
 def is_duration(seconds: float) -> bool:
     """Return whether a value is a duration, above 0 and finite. All means and smoothed values are of these alone."""
     return math.isfinite(seconds) and seconds > 0
-
-
-def _weights(checkpoint: CheckpointSpec) -> Weights:
-    return checkpoint.path, checkpoint.runtime, checkpoint.version
