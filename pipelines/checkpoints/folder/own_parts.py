@@ -23,14 +23,18 @@ from pipelines.checkpoints.weight_file.kinds import (
     kind_by_config,
 )
 from pipelines.families.generic import Config
-from pipelines.protocol.images import Control
+from pipelines.protocol.images import Control, ControlKind
 
 FITTING: Final[Mapping[str, tuple[FileKind, ...]]] = {"vae": (VAE,), "denoiser": (DENOISER,)}  # kinds, by a part's key
 OF_LATENTS: Final = ("scaling_factor", "shift_factor", "latents_mean", "latents_std")  # by which pipelines scale them
 DEFAULTS: Final[Config] = {"scaling_factor": 0.18215}  # of diffusers' class; in older configs it is left out
 OF_WIDTH: Final = ("latent_channels", "hidden_size", "d_model", "cross_attention_dim", "joint_attention_dim")
 SCALES_ITSELF: Final = "AutoencoderTiny"
-KEYS: Final = {"controlnet": "controlnets", "t2i-adapter": "t2i_adapters", "ip-adapter": "ip_adapters"}
+# By kind of control: its key in catalog files, with which fields of Capabilities begin too, and what people call it
+KEYS: Final[Mapping[ControlKind, str]] = {
+    "controlnet": "controlnets", "t2i-adapter": "t2i_adapters", "ip-adapter": "ip_adapters",
+}  # fmt: skip
+CALLED: Final = {"controlnet": "ControlNet", "t2i-adapter": "T2I-Adapter", "ip-adapter": "IP-Adapter"}
 WIDTHS: Final = ("cross_attention_dim", "joint_attention_dim")  # of U-Nets, and of transformers
 UNION: Final = "ControlNetUnion"  # in the names of classes: networks for several kinds of maps
 

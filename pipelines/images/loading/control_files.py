@@ -12,6 +12,7 @@ import transformers
 
 from pipelines.checkpoints.errors import CheckpointError
 from pipelines.checkpoints.folder.folder import single_variant
+from pipelines.checkpoints.folder.own_parts import CALLED, KEYS
 from pipelines.checkpoints.memory.device_bytes import control_bytes
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import copy_mapped_weights
@@ -22,10 +23,6 @@ from pipelines.images.loading.file_hashes import FileHashes
 from pipelines.protocol.images import CheckpointSpec, Control
 
 ENCODERS = ("VisionModel", "VisionModelWithProjection")  # how the classes of image encoders end
-NAMES = {  # of a kind of network -> key in catalog files, what it is called, and a part of its class's name
-    "controlnet": ("controlnets", "ControlNet", "ControlNet"),
-    "t2i-adapter": ("t2i_adapters", "T2I-Adapter", "T2IAdapter"),
-}
 VISION_HALVES = {"CLIPModel": "CLIPVisionModelWithProjection", "SiglipModel": "SiglipVisionModel"}  # of two encoders
 
 
@@ -62,9 +59,9 @@ def load_controls(
 
 def _load_net(control: Control, dtype: torch.dtype) -> tuple[torch.nn.Module, list[str]]:
     """Load a ControlNet or T2I-Adapter, with notes on its files. Raises CheckpointError."""
-    key, called, part = NAMES[control.kind]
-    name = _config(control.path, key).get("_class_name")
-    kind = getattr(diffusers, name, None) if isinstance(name, str) and part in name else None
+    key, called = KEYS[control.kind], CALLED[control.kind]
+    name = str(_config(control.path, key).get("_class_name"))
+    kind = getattr(diffusers, name, None) if called.replace("-", "") in name else None
     if kind is None or not hasattr(kind, "from_pretrained"):
         raise CheckpointError(f"{key}: {control.path}/config.json: {name} is no {called} of diffusers")
     with _named(key, control.path):

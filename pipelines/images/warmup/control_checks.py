@@ -1,6 +1,6 @@
 """The images that find which of a checkpoint's controls work, and with which inputs."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +11,7 @@ from pipelines.checkpoints.classes.index import denoiser_name
 from pipelines.checkpoints.errors import CheckpointError
 from pipelines.checkpoints.folder.files import CheckpointFiles
 from pipelines.checkpoints.folder.folder import read_json
-from pipelines.checkpoints.folder.own_parts import KEYS, why_it_does_not_fit
+from pipelines.checkpoints.folder.own_parts import CALLED, KEYS, why_it_does_not_fit
 from pipelines.images.drawing.image_checks import NO_CHANGE, difference
 from pipelines.protocol.images import (
     CheckpointSpec,
@@ -26,11 +26,6 @@ from pipelines.protocol.messages import Capabilities, ControlledWith, FailedChec
 
 Draw = Callable[[ImageJob], Awaitable[tuple[EncodedImage, ...] | str]]  # the images, or why it failed, in one line
 SQUARES_PX: Final = 8
-KINDS: Final[Mapping[ControlKind, tuple[str, str]]] = {  # how fields of Capabilities begin, and its name
-    "controlnet": ("controlnets", "ControlNets"),
-    "t2i-adapter": ("t2i_adapters", "T2I-Adapters"),
-    "ip-adapter": ("ip_adapters", "IP-Adapters"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +57,15 @@ class ControlChecker:
             raise CheckpointError(message)
         failed_checks = [FailedCheck(f"the control {name}", why) for name, why in failures.items()]
         by_kind = {
-            kind: [each for each in controls if each.name not in failures and each.kind == kind] for kind in KINDS
+            kind: [each for each in controls if each.name not in failures and each.kind == kind] for kind in KEYS
         }
         found: dict[str, Any] = {
             f"{field}_with": await self._working_inputs(by_kind[kind], capabilities, kind, failed_checks)
-            for kind, (field, _) in KINDS.items()
+            for kind, field in KEYS.items()
         }
         found |= {
-            f"{field}_at_once": await self._at_once(by_kind[kind], called, failed_checks)
-            for kind, (field, called) in KINDS.items()
+            f"{field}_at_once": await self._at_once(by_kind[kind], CALLED[kind], failed_checks)
+            for kind, field in KEYS.items()
             if kind != "ip-adapter"
         }
         failed_checks[:0] = capabilities.failed_checks
@@ -88,7 +83,7 @@ class ControlChecker:
     async def _at_once(self, nets: list[Control], called: str, failed_checks: list[FailedCheck]) -> int:
         """Find how many networks of a kind an image may have."""
         if len(nets) > 1 and isinstance(failed := await self.draw(self._add_controls(self.job, nets[:2])), str):
-            failed_checks.append(FailedCheck(f"two {called}", failed))
+            failed_checks.append(FailedCheck(f"two {called}s", failed))
             return 1
         return len(nets)
 
