@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from pipelines.protocol.messages import (
     GROUP_NO_MEMORY_EXIT,
@@ -64,6 +65,7 @@ class ChildTransport:
         self._process = process
         self._reader = reader
         self._writer = writer
+        self._kills = _kills_for_memory()
 
     @property
     def pid(self) -> int | None:
@@ -92,6 +94,8 @@ class ChildTransport:
         """Return the signal or status with which the process ended, for the log."""
         with suppress(TimeoutError):
             status = await asyncio.wait_for(self._process.wait(), EXIT_LIMIT_S)
+            if status == -signal.SIGKILL and _kills_for_memory() > self._kills:
+                return f"{signal.SIGKILL.name}: the kernel has ended a process for want of the host's memory"
             if status < 0:
                 return signal.Signals(-status).name
             return END_REASONS.get(
@@ -104,3 +108,10 @@ class ChildTransport:
         self._writer.close()
         self.kill()
         await self._process.wait()
+
+
+def _kills_for_memory(file: Path = Path("/proc/vmstat")) -> int:
+    """Return how many processes the kernel has ended since its start because memory was short, of this machine or of a
+    control group; 0 where it does not count."""
+    lines = file.read_text().splitlines() if file.is_file() else []
+    return sum(int(line.removeprefix("oom_kill ")) for line in lines if line.startswith("oom_kill "))

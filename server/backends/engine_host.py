@@ -325,6 +325,8 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
                 if life.worker_of(self._state) is worker:  # else it was told to end
                     self._receive(worker, messages)
             reason = worker.no_device or await transport.end_reason()
+            if self._watchdog.stuck is not None:
+                worker.ending = f"it was killed: {self._watchdog.stuck}"
         finally:
             watch.cancel()
             await transport.close()

@@ -37,6 +37,7 @@ class Watchdog:
         self._is_loaded = is_loaded
         self.last_message_at = 0.0  # of the worker
         self._last_event_at = 0.0  # of any job
+        self.stuck: str | None = None  # why the worker was killed that was watched last
 
     def record_event(self, moved: PendingJob, event: AnyEvent) -> None:
         """Record a job's event. If the job has moved on, those behind it wait for one less."""
@@ -55,6 +56,7 @@ class Watchdog:
 
     async def watch(self, transport: Transport, name: str) -> None:
         """Ask whether the worker answers, and kill it when it is stuck."""
+        self.stuck = None
         while True:
             began = time.monotonic()
             await asyncio.sleep(min(self._silence_s / 8, HEARTBEAT_S))
@@ -65,6 +67,7 @@ class Watchdog:
             if stuck := self._why_stuck(time.monotonic()):
                 log.error("killing a worker", worker=name, pid=transport.pid, reason=stuck)
                 transport.kill()
+                self.stuck = stuck
                 return
 
     def _why_stuck(self, now: float) -> str | None:

@@ -2,6 +2,7 @@
 draw nothing (benchmarks/echo_worker.py)."""
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -87,6 +88,13 @@ async def test_one_that_is_killed_at_work_costs_its_jobs_and_what_it_had_loaded(
 async def test_one_that_no_longer_answers_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child_process, "WORKER", "benchmarks.echo_worker")
     host = Host("image", (), HostLimits(8, silence_s=1.0))
+
+    def hangs_and_is_told() -> bool:
+        if host.ready and host.status.pid is not None:
+            with contextlib.suppress(ProcessLookupError):  # it has been killed just now
+                os.kill(host.status.pid, signal.SIGSTOP)
+        return host.status.problem == "it was killed: it does not answer"
+
     await host.start()
     try:
         await host.wait_ready()
@@ -186,5 +194,33 @@ async def test_a_problem_of_the_machine_is_told_while_the_worker_draws(monkeypat
     try:
         await assert_draws(host)
         assert (host.status.device, host.status.problem) == ("a device", " ".join(ending_worker.PROBLEMS))
+    finally:
+        await host.stop()
+
+
+async def test_a_worker_that_the_kernel_ends_for_its_memory_says_so(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = await spawned(host)
+    monkeypatch.setattr(child_process, "_kills_for_memory", lambda: 2**40)
+    os.kill(pid, signal.SIGKILL)
+    await eventually(lambda: "for want of the host's memory" in (host.status.problem or ""))
+
+
+async def test_a_worker_that_is_killed_since_it_hangs_says_that_it_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(child_process, "WORKER", "benchmarks.echo_worker")
+    host = Host("image", (), HostLimits(8, silence_s=1.0))
+
+    def hangs_and_is_told() -> bool:
+        if host.ready and host.status.pid is not None:
+            with contextlib.suppress(ProcessLookupError):  # it has been killed just now
+                os.kill(host.status.pid, signal.SIGSTOP)
+        return host.status.problem == "it was killed: it does not answer"
+
+    await host.start()
+    try:
+        await eventually(hangs_and_is_told)
     finally:
         await host.stop()
