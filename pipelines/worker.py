@@ -12,12 +12,14 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from pipelines.checkpoints.errors import RETRY_AFTER_S, MemoryTaken
+from pipelines.checkpoints.memory.host_bytes import host_allocator_limits
 from pipelines.checkpoints.memory.shares import CHAT_CACHE_SHARE
 from pipelines.device.driver import is_wsl
 from pipelines.device.heap import share_one_arena
@@ -135,6 +137,7 @@ async def serve(connection: Connection, options: argparse.Namespace, start: Star
         return
     engine = hosted.engine
     connection.send(hosted.ready)
+    loads = Loads(connection, engine)
     running: set[asyncio.Task[None]] = set()
     while True:
         match await inbox.get():
@@ -146,11 +149,13 @@ async def serve(connection: Connection, options: argparse.Namespace, start: Star
             case Ping():
                 connection.send(Pong(hosted.measure_memory()))
             case Load(checkpoints):
-                running.add(task := asyncio.create_task(_load(connection, engine, checkpoints)))
+                running.add(task := asyncio.create_task(loads.load(checkpoints)))
                 task.add_done_callback(running.discard)
             case UnloadExcept(checkpoints):
                 engine.unload_except(checkpoints)
+                loads.give_up_except(checkpoints)
             case Sleep():
+                loads.give_up_except(())
                 running.add(task := asyncio.create_task(_sleep(connection, engine)))
                 task.add_done_callback(running.discard)
 
@@ -205,20 +210,52 @@ async def _run(connection: Connection, engine: AnyEngine, job: Job) -> None:
         connection.send(JobEvent(job.id, Failed("engine_failed", "The engine failed; nothing was charged.", detail)))
 
 
-async def _load(connection: Connection, engine: AnyEngine, checkpoints: tuple[Spec, ...]) -> None:
-    for spec in checkpoints:
+class Loads:
+    """Loads what the server says. A checkpoint whose memory other programs have is tried again every `pause_s` until it
+    is loaded, or given up: the server need not say so again."""
+
+    def __init__(self, connection: Connection, engine: AnyEngine, pause_s: float = RETRY_AFTER_S) -> None:
+        self._connection = connection
+        self._engine = engine
+        self._pause_s = pause_s
+        self._blocked: set[Spec] = set()
+        self._retrying: asyncio.Task[None] | None = None
+
+    async def load(self, checkpoints: Iterable[Spec]) -> None:
+        """Load checkpoints one after another, and tell the server what became of each."""
+        for spec in checkpoints:
+            self._connection.send(await self._state_after_load(spec))
+        if self._blocked and (self._retrying is None or self._retrying.done()):
+            self._retrying = asyncio.create_task(self._retry())
+
+    def give_up_except(self, checkpoints: Iterable[Spec]) -> None:
+        """Try only these again."""
+        self._blocked &= set(checkpoints)
+
+    async def _retry(self) -> None:
+        while self._blocked:
+            await asyncio.sleep(self._pause_s)
+            for spec in tuple(self._blocked):
+                if spec in self._blocked:
+                    state = await self._state_after_load(spec)
+                    if spec not in self._blocked:  # else the server has been told
+                        self._connection.send(state)
+
+    async def _state_after_load(self, spec: Spec) -> CheckpointState:
         began = time.monotonic()
+        self._blocked.discard(spec)
         try:
-            found = await engine.prepare(spec)
+            found = await self._engine.prepare(spec)
         except Exception as error:
-            connection.send(CheckpointState(spec, "failed", str(error)))
-        else:
-            capabilities = found if isinstance(found, Capabilities) else None
-            chat = found if isinstance(found, ChatCapabilities) else None
-            failed_checks = [f"without {what}" for what in capabilities.failed_checks] if capabilities else []
-            notes = found.notes if isinstance(found, Capabilities | ChatCapabilities) else found or ()
-            detail = "; ".join([str(spec.path), *notes, *failed_checks])
-            connection.send(CheckpointState(spec, "loaded", detail, capabilities, time.monotonic() - began, chat))
+            if isinstance(error, MemoryTaken):
+                self._blocked.add(spec)
+            return CheckpointState(spec, "failed", str(error))
+        capabilities = found if isinstance(found, Capabilities) else None
+        chat = found if isinstance(found, ChatCapabilities) else None
+        failed_checks = [f"without {what}" for what in capabilities.failed_checks] if capabilities else []
+        notes = found.notes if isinstance(found, Capabilities | ChatCapabilities) else found or ()
+        detail = "; ".join([str(spec.path), *notes, *failed_checks])
+        return CheckpointState(spec, "loaded", detail, capabilities, time.monotonic() - began, chat)
 
 
 async def _sleep(connection: Connection, engine: AnyEngine) -> None:
@@ -239,8 +276,9 @@ def _set_environment(kernel_cache: Path | None) -> None:
     stay."""
     # Images come in many sizes: without this, blocks of memory that fit none of the later ones are kept
     # and under WSL it fails with many drivers, at the first allocation or in the middle of a load
-    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ and not is_wsl():  # its older name, over which it has precedence
-        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # its older name, over which it has precedence
+        words = filter(None, ("" if is_wsl() else "expandable_segments:True", host_allocator_limits()))
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", ",".join(words))
     if kernel_cache is not None:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(kernel_cache / "inductor"))
         os.environ.setdefault("TRITON_CACHE_DIR", str(kernel_cache / "triton"))

@@ -18,8 +18,9 @@ from pipelines.chat.loading.checkpoint import CacheShare, ChatCheckpoint, load_c
 from pipelines.chat.request_builder import build_sequences, count_prompt_tokens
 from pipelines.chat.steps.device_loop import DeviceLoop
 from pipelines.chat.steps.sequence import Request
-from pipelines.device.failures import Cancelled, watch_device
-from pipelines.device.memory import chat_cache_bytes, free_memory, with_memory
+from pipelines.checkpoints.memory.chat_files import loaded_bytes
+from pipelines.device.failures import Cancelled, is_out_of_memory, watch_device
+from pipelines.device.memory import available_bytes, chat_cache_bytes, free_memory, memory_taken, with_memory
 from pipelines.device.openmp import run_and_release
 from pipelines.device.staged_copy import move_modules
 from pipelines.protocol.chat import (
@@ -101,6 +102,17 @@ class ChatEngine:
         return checkpoint
 
     def _load(self, spec: ChatSpec) -> ChatCheckpoint:
+        """Load a checkpoint. Raises CheckpointError, and MemoryTaken where other programs have what it needs."""
+        try:
+            return self._load_or_move(spec)
+        except Exception as error:
+            if is_out_of_memory(error) and self._device.type == "cuda":
+                size, left = loaded_bytes(spec.path, spec.quantize), available_bytes(self._device)
+                if size > left:
+                    raise memory_taken(str(spec.path), size, left, self._device) from error
+            raise
+
+    def _load_or_move(self, spec: ChatSpec) -> ChatCheckpoint:
         if (checkpoint := self._on_host.get(spec)) is None:
             load = functools.partial(with_memory, self._device, load_chat, spec, self._device, self._cache_share)
             return run_and_release(load)

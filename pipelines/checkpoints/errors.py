@@ -1,5 +1,9 @@
 """What is raised for a checkpoint that can't be served."""
 
+from typing import Final
+
+RETRY_AFTER_S: Final = 15.0  # until a checkpoint is tried again whose memory other programs have
+
 
 class CheckpointError(Exception):
     """A checkpoint can't be served. The message names the file or key, and the right value."""
@@ -11,6 +15,10 @@ class RefusedOption(CheckpointError):
     def __init__(self, option: str, message: str) -> None:
         super().__init__(message)
         self.option = option
+
+
+class MemoryTaken(CheckpointError):
+    """The checkpoint would fit, but other programs have the memory now: it is tried again. The message names them."""
 
 
 class BrokenFile(CheckpointError):

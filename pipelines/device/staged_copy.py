@@ -13,6 +13,8 @@ from typing import Final
 import torch
 from torch import nn
 
+from pipelines.checkpoints.memory.host_bytes import CACHED_MIB
+
 
 class Transfer:
     """A tensor's copy on the host. On a GPU the copy is queued behind the kernels that compute the tensor."""
@@ -37,7 +39,7 @@ def sum_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.sum(dtype=torch.float32)
 
 
-BUFFER_BYTES: Final = 256 * 2**20
+BUFFER_BYTES: Final = CACHED_MIB * 2**20  # the allocator keeps such a block for the next copy, and frees larger ones
 
 
 class StagedCopy:

@@ -75,9 +75,7 @@ class ImageEngine:
         self._scheduler = DeviceScheduler(CudaTimeline() if device.type == "cuda" else None, release_openmp_threads)
         limits = RowLimits(MAX_RUNS)
         sharing = Sharing(self._scheduler, limits)
-        self._cache = CheckpointCache(
-            device, budgets.device_bytes, budgets.host_bytes, sharing, on_cached_checkpoints, group
-        )
+        self._cache = CheckpointCache(device, budgets, sharing, on_cached_checkpoints, group)
         self._run_threads = ThreadPoolExecutor(MAX_RUNS, thread_name_prefix="run")
         self._speeds = Speeds()
         records = CheckRecords(checks) if checks is not None else None

@@ -98,7 +98,8 @@ class Runtime:
     attention: str | None = None  # a backend of diffusers by its name; None is torch's own choice
     gpus: int = 1  # of its image worker, that an image is drawn on
     parallel: Parallel = "auto"  # how it is divided over several
-    auto: bool = False  # quantize and offload are chosen when it is loaded, by the device's memory
+    auto: bool = False  # quantize and offload are chosen when it is loaded, by the memory of device and host
+    page_lock: bool = True  # what waits on the host, for fast copies; loading leaves it out where that has no room
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +279,7 @@ FailureCode = Literal[
     "engine_failed",
     "invalid_picture",
     "out_of_memory",
+    "memory_taken",
     "checkpoint_failed",
     "timed_out",
     "cancelled",

@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 
 from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.memory.shares import Room
 from pipelines.images.denoising.step_observer import Pixels
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading import runtime_options
@@ -212,13 +213,13 @@ def test_what_can_not_be_divided_is_refused_before_it_is_read(
     name: str, runtime: Runtime, devices: int, reason: str, family: Callable[[str], CheckpointSpec]
 ) -> None:
     with pytest.raises(CheckpointError, match=reason):
-        runtime_options.resolve(replace(family(name), runtime=runtime), CPU, 2**40, devices)
+        runtime_options.resolve(replace(family(name), runtime=runtime), CPU, Room(2**40), devices)
 
 
 def test_a_class_without_a_plan_has_its_text_encoders_on_the_second_device(
     family: Callable[[str], CheckpointSpec],
 ) -> None:
-    chosen, notes = runtime_options.resolve(replace(family("chroma"), runtime=Runtime(gpus=2)), CPU, 2**40, 2)
+    chosen, notes = runtime_options.resolve(replace(family("chroma"), runtime=Runtime(gpus=2)), CPU, Room(2**40), 2)
     assert chosen.parallel == "encoders"
     assert notes == ("on 2 devices, parallel = 'encoders'",)
 

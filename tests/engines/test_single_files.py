@@ -277,7 +277,7 @@ async def test_checkpoints_of_one_base_share_its_components(base: Path, tmp_path
     whole = estimate_bytes(folder, 4)
     denoiser = sum(weight.numel() for weight in weights_of(base).values()) * 4
     room = whole + denoiser + denoiser // 2  # for two of them, and not for what a copy of the others takes
-    cache = CheckpointCache(DEVICE, room, 0, Sharing(DeviceScheduler(), RowLimits(1)))
+    cache = CheckpointCache(DEVICE, Budgets(room, 0, 0), Sharing(DeviceScheduler(), RowLimits(1)))
     one, two = [await cache.load(spec) for spec in specs]
     for name, part in one.checkpoint.components.items():
         if isinstance(part, torch.nn.Module):
@@ -297,8 +297,8 @@ async def test_memory_that_is_freed_beside_a_load_takes_nothing_from_what_it_loa
     specs = [single_file(base, tmp_path / f"{name}.safetensors") for name in ("one", "two")]
     for spec in specs:
         plain(weights_of(base), spec.path)
-    cache = CheckpointCache(DEVICE, 2**30, 0, Sharing(DeviceScheduler(), RowLimits(1)))
-    cache._host_bytes = 2**30  # as beside a GPU
+    cache = CheckpointCache(DEVICE, Budgets(2**30, 0, 0), Sharing(DeviceScheduler(), RowLimits(1)))
+    cache._limits = Budgets(2**30, 2**30, 0)  # as beside a GPU
     await cache.load(specs[0])
     has_read, may_end = threading.Event(), threading.Event()
     moved: list[Checkpoint] = []

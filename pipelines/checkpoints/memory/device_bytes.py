@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +11,7 @@ from pipelines.checkpoints.errors import CheckpointError
 from pipelines.checkpoints.folder.files import CheckpointFiles
 from pipelines.checkpoints.folder.folder import read_json
 from pipelines.checkpoints.folder.own_parts import control_problem, own_files
+from pipelines.checkpoints.memory.host_bytes import host_bytes
 from pipelines.checkpoints.weight_file.header import Tensor
 from pipelines.checkpoints.weight_file.layout import denoiser_tensors
 from pipelines.protocol.images import CheckpointSpec, Control, Offload, Quantize, Runtime
@@ -23,8 +25,22 @@ SENSITIVE: Final = re.compile(
 ITEM_BYTES: Final[dict[Quantize, float]] = {"int8": 1.0, "int4": 0.6, "nf4": 0.6}  # with their share of the scales
 
 
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """The bytes that a checkpoint's weights take at the peak: of the device, and of the host for those that wait
+    there."""
+
+    device_bytes: int
+    host_bytes: int = 0
+
+
 def estimate_bytes(spec: CheckpointSpec, item_bytes: int) -> int:
-    """Estimate the bytes of the weights on the device at `item_bytes` a weight, from the headers of their files.
+    """Estimate the bytes of the weights on the device, as `estimate_footprint` does."""
+    return estimate_footprint(spec, item_bytes).device_bytes
+
+
+def estimate_footprint(spec: CheckpointSpec, item_bytes: int) -> Footprint:
+    """Estimate the bytes of the weights at `item_bytes` a weight, from the headers of their files.
 
     Raises CheckpointError for files that can't be loaded.
     """
@@ -34,7 +50,8 @@ def estimate_bytes(spec: CheckpointSpec, item_bytes: int) -> int:
     if spec.runtime.parallel == "tensor":
         denoiser = denoiser_name(files.index)
         sizes[denoiser] = [size / spec.runtime.gpus for size in sizes[denoiser]]
-    return fullest_device_bytes(sizes, spec.runtime) + control_bytes(spec.controls, item_bytes)
+    on_device = fullest_device_bytes(sizes, spec.runtime) + control_bytes(spec.controls, item_bytes)
+    return Footprint(on_device, host_bytes(sizes, spec.runtime))
 
 
 def stays_float8(files: CheckpointFiles, runtime: Runtime) -> bool:

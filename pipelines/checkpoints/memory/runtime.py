@@ -1,7 +1,8 @@
 """`[runtime]` before anything is loaded: options that defeat each other, and `runtime = "auto"`. Pure, but that
 `least_bytes` reads the headers of files."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -9,9 +10,12 @@ from typing import Final
 from pipelines.checkpoints.errors import CheckpointError
 from pipelines.checkpoints.folder.files import CheckpointFiles
 from pipelines.checkpoints.memory.device_bytes import component_bytes, control_bytes, device_bytes, estimate_bytes
+from pipelines.checkpoints.memory.host_bytes import host_bytes
+from pipelines.checkpoints.memory.shares import Room
 from pipelines.protocol.images import CheckpointSpec, Dtype, Offload, Quantize, Runtime
 
 DTYPE_BYTES: Final[dict[Dtype, int]] = {"float32": 4, "bfloat16": 2, "float16": 2}
+COPIED_BY_LAYER: Final = frozenset({"group", "encoders"})  # from the host, which can be page-locked or not
 FP8_CAPABILITY: Final = (8, 9)  # Ada, Hopper and later multiply float8 matrices
 
 Option = tuple[str, Callable[[Runtime], bool]]  # as messages name it, and whether it is set
@@ -60,7 +64,7 @@ def check_conflicts(runtime: Runtime) -> None:
 
 def choose_runtime(
     sizes_of: Callable[[Quantize], Mapping[str, Sequence[float]]],
-    budget_bytes: int,
+    room: Room,
     capability: tuple[int, int] | None,
     beside_bytes: int = 0,
     refused: Collection[str] = (),
@@ -68,11 +72,12 @@ def choose_runtime(
     """Choose the settings that `runtime = "auto"` stands for, and say why. `sizes_of` returns the bytes of the
     components' tensors with the denoiser quantized so.
 
-    `budget_bytes` are those that the device has for weights, `capability` its compute capability, None without a GPU.
+    `room` is what device and host have for weights, `capability` the device's compute capability, None without a GPU.
     `beside_bytes` are those of controls: they stay on the device, and so does the denoiser that they are for. `refused`
     are the values of options that were tried and can't be had.
     The first choice that fits is the fastest one: text encoders are needed for new prompts alone, and other components
-    for every image. Where nothing fits, it is the smallest, and loading refuses it.
+    for every image. Weights on the host are page-locked if it has room for that. Where nothing fits, it is the
+    smallest, and loading refuses it.
     """
     plain = Runtime()
     if capability is None:
@@ -84,14 +89,17 @@ def choose_runtime(
     )  # fmt: skip
     options = options[:4] if beside_bytes else options
     options = tuple(each for each in options if not {*each} & {*refused}) or options[:1]
-    sizes = []
-    for chosen, offload in options:
-        size = device_bytes(sizes_of(chosen), offload) + beside_bytes
-        sizes.append(f"{_name(chosen, offload)} {size / 2**30:.1f}")
-        if size <= budget_bytes or (chosen, offload) == options[-1]:
-            why = f"{budget_bytes / 2**30:.1f} GiB for weights; in GiB: {', '.join(sizes)}"
-            return replace(plain, quantize=chosen, offload=offload), f"{_name(chosen, offload)} ({why})"
-    raise AssertionError("the last option is always taken")
+    tried, chosen = [], plain
+    for chosen in _forms(options):
+        parts = sizes_of(chosen.quantize)
+        size, waiting = device_bytes(parts, chosen.offload) + beside_bytes, host_bytes(parts, chosen)
+        if not chosen.page_lock and size > room.device_bytes:
+            continue  # the host is not what it lacks
+        on_host = f" and {waiting / 2**30:.1f} on the host" if waiting else ""
+        tried.append(f"{name_of(chosen)} {size / 2**30:.1f}{on_host}")
+        if room.holds(size, waiting):
+            break
+    return chosen, f"{name_of(chosen)} ({_has(room)} for weights; in GiB: {', '.join(tried)})"
 
 
 def least_bytes(spec: CheckpointSpec, item_bytes: int) -> int:
@@ -102,11 +110,25 @@ def least_bytes(spec: CheckpointSpec, item_bytes: int) -> int:
     item_bytes = item_bytes if runtime.dtype == "auto" else DTYPE_BYTES[runtime.dtype]
     if runtime.auto and item_bytes == DTYPE_BYTES["bfloat16"]:  # on a GPU
         sizes_of = partial(component_bytes, CheckpointFiles.of(spec), item_bytes)
-        runtime, _ = choose_runtime(sizes_of, 0, (0, 0), control_bytes(spec.controls, item_bytes))
+        runtime, _ = choose_runtime(sizes_of, Room(0), (0, 0), control_bytes(spec.controls, item_bytes))
     ways = [runtime, replace(runtime, parallel="encoders")] if runtime.parallel == "auto" else [runtime]
     return min(estimate_bytes(replace(spec, runtime=each), item_bytes) for each in ways)
 
 
-def _name(quantize: Quantize, offload: Offload) -> str:
-    options = {"quantize": quantize, "offload": offload}
-    return " and ".join(f"{key} = {value!r}" for key, value in options.items() if value != "none") or "plain"
+def _forms(options: Iterable[tuple[Quantize, Offload]]) -> Iterator[Runtime]:
+    for quantize, offload in options:
+        yield Runtime(quantize=quantize, offload=offload)
+        if offload in COPIED_BY_LAYER:
+            yield Runtime(quantize=quantize, offload=offload, page_lock=False)
+
+
+def _has(room: Room) -> str:
+    device = f"{room.device_bytes / 2**30:.1f} GiB"
+    return device if room.host_bytes == math.inf else f"{device} and {room.host_bytes / 2**30:.1f} GiB of the host"
+
+
+def name_of(runtime: Runtime) -> str:
+    """Return how weights are kept, in the words of a catalog file."""
+    options = {"quantize": runtime.quantize, "offload": runtime.offload}
+    words = " and ".join(f"{key} = {value!r}" for key, value in options.items() if value != "none") or "plain"
+    return words if runtime.page_lock else f"{words} without page-locked copies"

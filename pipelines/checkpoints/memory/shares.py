@@ -1,7 +1,9 @@
 """How the memory of a machine and of its devices is divided between workers. Pure: the server reckons with it too."""
 
+import math
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -13,7 +15,32 @@ DRAWING_BYTES: Final = 7 * 2**29  # which an image of a megapixel may need besid
 LEAST_SHARE: Final = 0.5  # for weights on small devices, whose checkpoints draw smaller images
 CHAT_CACHE_SHARE: Final = 0.15  # of the device's memory for the KV cache of chats, unless a setting says otherwise
 CONTEXT_BYTES: Final = 2**30  # of a process on a GPU: CUDA's context and the libraries; 0.7 to 1.4 GiB on an H100
+HOST_RESERVE_BYTES: Final = 4 * 2**30  # of the host for all but weights: the server, the workers' libraries, images
+LEAST_HOST_SHARE: Final = 0.5  # of a small host for weights
+FREE_SHARE: Final = 0.9  # of what the host has left now that new weights may take
 LIMIT_FILES: Final = {"cgroup2": "memory.max", "cgroup": "memory.limit_in_bytes"}  # by type of file system
+USAGE_FILES: Final = {"cgroup2": "memory.current", "cgroup": "memory.usage_in_bytes"}
+# By type of file system, the lines of memory.stat that the kernel gives back when memory is short: files' pages
+RECLAIMED: Final = {
+    "cgroup2": ("active_file", "inactive_file", "slab_reclaimable"),
+    "cgroup": ("total_active_file", "total_inactive_file"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The bytes that a worker has for the weights of a checkpoint: of its device, and of the host for those that wait
+    there. `is_unified`: both are one memory, and the device's figure counts."""
+
+    device_bytes: int
+    host_bytes: float = math.inf
+    is_unified: bool = False
+
+    def holds(self, device_bytes: float, host_bytes: float) -> bool:
+        """Return whether there is room for so many bytes of each."""
+        if self.is_unified:
+            return device_bytes + host_bytes <= self.device_bytes
+        return device_bytes <= self.device_bytes and host_bytes <= self.host_bytes
 
 
 def worker_bytes(checkpoints: Iterable[tuple[Path, Quantize]]) -> int:
@@ -45,17 +72,41 @@ def weights_budget(total: float, free: float, others: float) -> float:
     return max(0.0, share - others - strangers)
 
 
+def offload_budget(host_bytes: float) -> float:
+    """Return the bytes of a host's memory for weights that wait there for their turn on a device."""
+    return max(LEAST_HOST_SHARE * host_bytes, host_bytes - HOST_RESERVE_BYTES)
+
+
 def host_memory_bytes(root: Path = Path("/")) -> int:
     """Return the machine's memory, or the least that a control group around this process allows, if that is less."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([physical, *_memory_limits(root)])
+    return min([physical, *(limit for _, _, limit in _memory_limits(root))])
 
 
-def _memory_limits(root: Path) -> Iterator[int]:
-    """Yield the memory limits in bytes of the control groups that this process is in (cgroups(7)), of the own one and
-    of each above it that can be seen from here: those of a container, of a systemd slice or unit. A group inside
-    another has less than either allows. `root` has `proc` and `sys`; where it has none, as on other systems than Linux,
-    there is no limit."""
+def available_host_bytes(root: Path = Path("/")) -> int:
+    """Return what programs can still take of the host's memory, of the machine's and of each control group around this
+    process: pages that only cache files count, as the kernel gives them back. All of it where the system does not
+    say."""
+    left = [limit - _used_bytes(folder, kind) for folder, kind, limit in _memory_limits(root)]
+    for line in _lines(root / "proc/meminfo"):
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            left.append(int(value.split()[0]) * 1024)
+    return max(0, min(left, default=host_memory_bytes(root)))
+
+
+def _used_bytes(folder: Path, kind: str) -> int:
+    """Return what a control group uses and the kernel can't give back by dropping pages of files."""
+    used = sum(int(text) for text in _lines(folder / USAGE_FILES[kind]))
+    fields = (line.split() for line in _lines(folder / "memory.stat"))
+    return used - sum(int(value) for name, value in fields if name in RECLAIMED[kind])
+
+
+def _memory_limits(root: Path) -> Iterator[tuple[Path, str, int]]:
+    """Yield the folder, the type and the memory limit in bytes of the control groups that this process is in
+    (cgroups(7)), of the own one and of each above it that can be seen from here: those of a container, of a systemd
+    slice or unit. A group inside another has less than either allows. `root` has `proc` and `sys`; where it has none,
+    as on other systems than Linux, there is no limit."""
     groups = _own_groups(root)
     for line in _lines(root / "proc/self/mountinfo"):
         mount, _, system = line.partition(" - ")
@@ -67,7 +118,7 @@ def _memory_limits(root: Path) -> Iterator[int]:
         for group in _with_parents(groups[kind], PurePosixPath(shown)):
             for text in _lines(folder / group / LIMIT_FILES[kind]):
                 if text.isdigit():  # or "max"
-                    yield int(text)
+                    yield folder / group, kind, int(text)
 
 
 def _own_groups(root: Path) -> dict[str, PurePosixPath]:

@@ -12,6 +12,7 @@ from diffusers.guiders import BaseGuidance
 
 from pipelines.checkpoints.classes.facts import UPSCALES, ReadMode, declared_capabilities, draws_alpha, read_mode
 from pipelines.checkpoints.memory.device_bytes import fullest_device_bytes
+from pipelines.checkpoints.memory.host_bytes import host_bytes
 from pipelines.checkpoints.work.plan import MODES
 from pipelines.device.choice import describe
 from pipelines.device.memory import plain_tensors
@@ -200,12 +201,20 @@ class Checkpoint:
     @property
     def weights_bytes(self) -> int:
         """Return the bytes of the weights on the device."""
-        sizes = {  # those of what a quantized weight consists of, which itself does not count them
+        return fullest_device_bytes(self._sizes, self.runtime) + self.controls.bytes
+
+    @property
+    def host_bytes(self) -> int:
+        """Return the bytes of the weights that wait on the host for their turn."""
+        return host_bytes(self._sizes, self.runtime)
+
+    @property
+    def _sizes(self) -> dict[str, list[int]]:
+        return {  # those of what a quantized weight consists of, which itself does not count them
             name: [each.nbytes for weight in (*part.parameters(), *part.buffers()) for each in plain_tensors(weight)]
             for name, part in self.components.items()
             if isinstance(part, torch.nn.Module)
         }
-        return fullest_device_bytes(sizes, self.runtime) + self.controls.bytes
 
     def read_adapters(self, sampling: Sampling, controls: Sequence[ControlInput] = ()) -> None:
         """Read the requested adapters' files before a run has the device; `begin_run` then finds them in the page

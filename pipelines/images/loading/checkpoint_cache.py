@@ -9,15 +9,24 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
-from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError, MemoryTaken
 from pipelines.checkpoints.folder.versions import FileVersion
-from pipelines.checkpoints.memory.device_bytes import estimate_bytes
+from pipelines.checkpoints.memory.device_bytes import Footprint, estimate_footprint
+from pipelines.checkpoints.memory.shares import Room
 from pipelines.checkpoints.work.estimate import WeightsKey, replaces, weights_key
 from pipelines.device.failures import is_out_of_memory, watch_device
-from pipelines.device.memory import available_bytes, compute_dtype, free_memory, free_on_failure
+from pipelines.device.memory import (
+    Budgets,
+    available_bytes,
+    compute_dtype,
+    free_memory,
+    free_on_failure,
+    memory_taken,
+)
 from pipelines.device.openmp import run_and_release
 from pipelines.images.denoising.merging import Sharing
 from pipelines.images.denoising.previews import PreviewMap
@@ -29,6 +38,7 @@ from pipelines.images.parallel.group import Group
 from pipelines.protocol.images import CheckpointSpec
 from pipelines.protocol.messages import AdapterFit, CachedCheckpoint, CachedCheckpoints
 
+GIB = 2**30
 HOST = torch.device("cpu")
 IDLE_S = 30.0  # without a run, after which memory that no tensor uses goes back to the device
 
@@ -46,8 +56,9 @@ class LoadedCheckpoint:
     """One checkpoint in memory. `ref_count` is the number of runs that use it; it is not evicted meanwhile."""
 
     checkpoint: Checkpoint
-    bytes: int
+    bytes: int  # of the device, or of the host where it waits since it was evicted
     on_device: bool
+    host_bytes: int = 0  # of weights that wait there for their turn on the device, since it is offloaded
     ref_count: int = 0
     used_at: float = 0.0
     warmed_up: bool = False  # it has drawn an image
@@ -57,14 +68,13 @@ class LoadedCheckpoint:
 
 
 class CheckpointCache:
-    """The checkpoints in memory, within a budget in bytes for the device and one for the host. `on_change` is called
-    with them whenever they change."""
+    """The checkpoints in memory, within budgets for the device and the host, which are weighed again for each load.
+    `on_change` is called with them whenever they change."""
 
     def __init__(
         self,
         device: torch.device,
-        device_bytes: int,
-        host_bytes: int,
+        budgets: Budgets,
         sharing: Sharing,
         on_change: Callable[[CachedCheckpoints], None] = lambda _: None,
         group: Group | None = None,
@@ -72,8 +82,8 @@ class CheckpointCache:
         self._device = device
         self._group = group or Group(device)
         self._on_change = on_change
-        self._device_bytes = device_bytes
-        self._host_bytes = host_bytes if device.type != "cpu" else 0
+        self._limits = budgets if device.type != "cpu" else replace(budgets, host_bytes=0)
+        self._budgets = self._limits  # as they were weighed last
         self._sharing = sharing
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
         self._loaded: dict[WeightsKey, LoadedCheckpoint] = {}
@@ -158,24 +168,30 @@ class CheckpointCache:
         loaded = self._loaded.values()
         listed = [CachedCheckpoint(each.checkpoint.spec, each.bytes, each.on_device) for each in loaded]
         used = _used_bytes([each for each in loaded if each.on_device], {})
-        self._on_change(CachedCheckpoints(tuple(listed), used, self._device_bytes))
+        self._on_change(CachedCheckpoints(tuple(listed), used, self._budgets.device_bytes))
 
     async def _load(self, key: WeightsKey, spec: CheckpointSpec) -> LoadedCheckpoint:
         loop = asyncio.get_running_loop()
         async with self._load_lock:
             on_host, known = self._without_spoiled(key)
-            size = on_host.bytes if on_host else await loop.run_in_executor(self._loader, self._estimate, spec)
+            room = await loop.run_in_executor(self._loader, watch_device, self._device, self._weigh)
+            if on_host:
+                needed = Footprint(on_host.bytes)
+            else:
+                needed = await loop.run_in_executor(self._loader, self._estimate, spec, room)
             dtype = compute_dtype(spec.runtime.dtype, self._device)
             origin = await loop.run_in_executor(self._loader, origin_of, spec)
             shared = self._shared.find(spec, origin, dtype, self._device)
-            evictions = self._select_evictions(
-                size, spec, on_device=True, sizes={} if on_host else sizes_of(shared.values())
-            )
-            evicted = [victim for other in evictions if (victim := self._evict(other))]
-            if evictions:
+            self._check_room(needed, spec, room)
+            evictions = self._select_evictions(needed.device_bytes, spec, {} if on_host else sizes_of(shared.values()))
+            for_host = self._select_host_evictions(needed.host_bytes, spec, evictions)
+            for dropped in for_host:
+                self._drop(dropped)
+            evicted = [victim for other in evictions if (victim := self._evict(other, needed.host_bytes))]
+            if evictions or for_host:
                 self._announce()  # loading may fail
             await loop.run_in_executor(self._loader, self._offload, evicted)
-            loaded = await self._load_or_free(on_host, spec)
+            loaded = await self._load_or_free(on_host, spec, room, needed.device_bytes)
             del shared  # it was held while others were evicted
             loaded.used_at = time.monotonic()
             loaded.checkpoint.adapters.known.update(known)
@@ -183,18 +199,30 @@ class CheckpointCache:
             self._announce()
         return loaded
 
-    async def _load_or_free(self, on_host: LoadedCheckpoint | None, spec: CheckpointSpec) -> LoadedCheckpoint:
+    def _weigh(self) -> Room:
+        """Weigh the budgets again, on the loader's thread, and return what a checkpoint may take: other programs come
+        and go."""
+        self._budgets = self._limits.weigh(self._device, _on_host_bytes(self._loaded.values()))
+        return self._budgets.room(self._device)
+
+    async def _load_or_free(
+        self, on_host: LoadedCheckpoint | None, spec: CheckpointSpec, room: Room, needed_bytes: int
+    ) -> LoadedCheckpoint:
         """Load the weights. If the device runs out of memory, as beside another program, free all that no run uses and
-        try once more. Raises DeviceFull while runs use some."""
+        try once more. Raises DeviceFull while runs use some, and MemoryTaken where others have what is needed."""
         loop = asyncio.get_running_loop()
         for is_last in (False, True):
             try:
-                return await loop.run_in_executor(self._loader, run_and_release, self._load_weights, on_host, spec)
+                load = partial(self._load_weights, on_host, spec, room)
+                return await loop.run_in_executor(self._loader, run_and_release, load)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
                 await self._free_unused()
                 if is_last and not any(each.ref_count for each in self._loaded.values()):
+                    left = self._free_bytes()
+                    if needed_bytes > left:
+                        raise memory_taken(str(spec.path), needed_bytes, left, self._device) from error
                     raise
         raise DeviceFull
 
@@ -211,11 +239,11 @@ class CheckpointCache:
         self._drop(key)
         return None, loaded.checkpoint.adapters.known
 
-    def _estimate(self, spec: CheckpointSpec) -> int:
-        runtime, _ = runtime_options.resolve(spec, self._device, self._device_bytes, self._group.size)
-        return estimate_bytes(replace(spec, runtime=runtime), compute_dtype(runtime.dtype, self._device).itemsize)
+    def _estimate(self, spec: CheckpointSpec, room: Room) -> Footprint:
+        runtime, _ = runtime_options.resolve(spec, self._device, room, self._group.size)
+        return estimate_footprint(replace(spec, runtime=runtime), compute_dtype(runtime.dtype, self._device).itemsize)
 
-    def _load_weights(self, on_host: LoadedCheckpoint | None, spec: CheckpointSpec) -> LoadedCheckpoint:
+    def _load_weights(self, on_host: LoadedCheckpoint | None, spec: CheckpointSpec, room: Room) -> LoadedCheckpoint:
         """Load weights on the loader thread: from host memory or from the disk."""
         if on_host is not None:
             try:
@@ -225,9 +253,11 @@ class CheckpointCache:
                 raise
             on_host.on_device = True
             return on_host
-        arguments = spec, self._device, self._sharing, self._shared, self._device_bytes, self._group
+        arguments = spec, self._device, self._sharing, self._shared, room, self._group
         checkpoint = free_on_failure(self._device, load_checkpoint, *arguments)
-        return LoadedCheckpoint(checkpoint, checkpoint.weights_bytes, on_device=True, part_sizes=checkpoint.part_sizes)
+        return LoadedCheckpoint(
+            checkpoint, checkpoint.weights_bytes, True, checkpoint.host_bytes, part_sizes=checkpoint.part_sizes
+        )
 
     def _offload(self, evicted: list[LoadedCheckpoint]) -> None:
         """Move evicted checkpoints to the host and free the device's memory. `find` does not return them any more."""
@@ -235,46 +265,80 @@ class CheckpointCache:
             watch_device(self._device, loaded.checkpoint.move, HOST)
         watch_device(self._device, free_memory, self._device)
 
-    def _select_evictions(
-        self, size: int, spec: CheckpointSpec, *, on_device: bool, sizes: Sizes | None = None
-    ) -> list[WeightsKey]:
-        """Select the checkpoints to evict for `size` bytes, of which components with `sizes` are there already.
+    def _check_room(self, needed: Footprint, spec: CheckpointSpec, room: Room) -> None:
+        """Check that a checkpoint would fit if nothing else of this worker were in memory. Raises CheckpointError, and
+        MemoryTaken where it is others who have the memory now."""
+        if room.holds(needed.device_bytes, needed.host_bytes):
+            return
+        alone = Room(self._limits.alone_bytes(self._device), self._limits.offload_bytes, room.is_unified)
+        if not alone.holds(needed.device_bytes, needed.host_bytes):
+            raise CheckpointError(_misfit(needed, spec, alone))
+        if needed.device_bytes > room.device_bytes or room.is_unified:
+            raise memory_taken(str(spec.path), needed.device_bytes, room.device_bytes, self._device)
+        raise MemoryTaken(
+            f"{spec.path} takes {needed.host_bytes / GIB:.1f} GiB of the host, which has {room.host_bytes / GIB:.1f} "
+            f"GiB left for weights: other programs have the rest of {alone.host_bytes / GIB:.1f} GiB. It is loaded "
+            "once they have given it back."
+        )
 
-        Raises CheckpointError, or InsufficientMemory while too much is in use.
-        """
-        budget = self._device_bytes if on_device else self._host_bytes
-        if size > budget:
-            place = "device" if on_device else "host"
-            raise CheckpointError(
-                f"{spec.path} takes {size / 2**30:.1f} GiB, and the {place}'s budget is {budget / 2**30:.1f} GiB. "
-                "runtime.offload or runtime.quantize make it smaller."
-            )
-        present = {key: loaded for key, loaded in self._loaded.items() if loaded.on_device == on_device}
+    def _select_evictions(self, size: int, spec: CheckpointSpec, new: Sizes) -> list[WeightsKey]:
+        """Select the checkpoints to evict from the device for `size` bytes, of which components with the sizes `new`
+        are there already. Raises CheckpointError, or InsufficientMemory while too much is in use."""
+        budget = self._budgets.device_bytes
+        present = {key: loaded for key, loaded in self._loaded.items() if loaded.on_device}
         pinned = {key: loaded for key, loaded in present.items() if self._is_pinned(key, loaded, spec)}
-        new = sizes or {}
         if size + _used_bytes(pinned.values(), new) > budget:
-            names = ", ".join(loaded.checkpoint.spec.name for loaded in pinned.values())
-            raise CheckpointError(
-                f"{spec.path} takes {size / 2**30:.1f} GiB, for which the budget of {budget / 2**30:.1f} GiB has no "
-                f"room beside what runtime.resident keeps there: {names}."
-            )
+            raise CheckpointError(_no_room(size, spec, budget, pinned.values()))
         used = _used_bytes(present.values(), new)
-        room = min(budget, used + self._free_bytes()) if on_device else budget
+        room = min(budget, used + self._free_bytes())
         evictions: list[WeightsKey] = []
-        # the longest unused first, and those with `runtime.resident` after all others
-        by_use = sorted(present.items(), key=lambda each: (each[1].checkpoint.spec.runtime.resident, each[1].used_at))
-        for key in (key for key, _ in by_use if key not in pinned):
-            if used + size > room and not present[key].ref_count:
+        for key in _by_use(present):
+            if key not in pinned and used + size > room and not present[key].ref_count:
                 evictions.append(key)
                 used = _used_bytes((other for name, other in present.items() if name not in evictions), new)
         if used + size > budget:
             raise InsufficientMemory
         return evictions
 
+    def _select_host_evictions(self, size: int, spec: CheckpointSpec, evictions: list[WeightsKey]) -> list[WeightsKey]:
+        """Select the checkpoints to drop for `size` bytes of the host, and add those on the device to `evictions`:
+        first what waits there, then idle ones that are offloaded. Raises as `_select_evictions` does."""
+        if not size:
+            return []
+        staying = {key: each for key, each in self._loaded.items() if key not in evictions}
+        waiting = {key: each for key, each in staying.items() if not each.on_device}
+        offloaded = {key: each for key, each in staying.items() if each.on_device and each.host_bytes}
+        pinned = {key: each for key, each in offloaded.items() if self._is_pinned(key, each, spec)}
+        idle = {key: each for key, each in offloaded.items() if not each.ref_count and key not in pinned}
+        budget = self._budgets.offload_bytes
+        if size + _on_host_bytes(pinned.values()) > budget:
+            raise CheckpointError(_no_room(size, spec, budget, pinned.values()))
+        dropped: list[WeightsKey] = []
+        for key in (*_by_use(waiting), *_by_use(idle)):
+            if _on_host_bytes(staying.values()) + size > budget:
+                del staying[key]
+                (dropped if key in waiting else evictions).append(key)
+        if _on_host_bytes(staying.values()) + size > budget:
+            raise InsufficientMemory
+        return dropped
+
+    def _has_room_on_host(self, loaded: LoadedCheckpoint, promised: int) -> bool:
+        """Make room on the host for a checkpoint that leaves the device, beside `promised` bytes, by dropping those
+        that have waited there longest; False where there is none."""
+        waiting = {key: each for key, each in self._loaded.items() if not each.on_device}
+        offloaded = sum(each.host_bytes for each in self._loaded.values() if each.on_device)
+        limit = min(self._budgets.host_bytes, self._budgets.offload_bytes - offloaded - promised)
+        if loaded.bytes > limit:
+            return False
+        for key in _by_use(waiting):
+            if loaded.bytes + _on_host_bytes(waiting.values()) > limit:
+                del self._loaded[key], waiting[key]
+        return True
+
     def _free_bytes(self) -> int:
         """Return what the device has left now: other programs may use more of it than when the budget was made."""
         if self._device.type != "cuda":
-            return self._device_bytes
+            return self._budgets.device_bytes
         return watch_device(self._device, available_bytes, self._device)
 
     def _is_pinned(self, key: WeightsKey, loaded: LoadedCheckpoint, spec: CheckpointSpec) -> bool:
@@ -284,24 +348,18 @@ class CheckpointCache:
         in_catalog = self._catalog_keys is None or key in self._catalog_keys
         return own.runtime.resident and in_catalog and not replaces(spec, own)
 
-    def _evict(self, key: WeightsKey) -> LoadedCheckpoint | None:
-        """Stop counting it on the device. A checkpoint that is returned must be offloaded: the host has room for it."""
+    def _evict(self, key: WeightsKey, promised: int = 0) -> LoadedCheckpoint | None:
+        """Stop counting it on the device. A checkpoint that is returned must be offloaded: the host has room for it,
+        beside so many bytes that are promised to another."""
         loaded = self._loaded[key]
         runtime = loaded.checkpoint.runtime
         alone = not any(
             loaded.part_sizes.keys() & other.part_sizes.keys() for other in self._loaded.values() if other is not loaded
         )
         exact = runtime.offload == "none" and runtime.quantize in {"none", "fp8"} and loaded.checkpoint.split is None
-        if alone and loaded.on_device and exact:
-            try:
-                host_evictions = self._select_evictions(loaded.bytes, loaded.checkpoint.spec, on_device=False)
-            except (CheckpointError, InsufficientMemory):
-                pass  # it is read from the disk next time
-            else:
-                for other in host_evictions:
-                    del self._loaded[other]
-                loaded.on_device = False
-                return loaded
+        if alone and loaded.on_device and exact and self._has_room_on_host(loaded, promised):
+            loaded.on_device = False
+            return loaded
         self._drop(key)
         return None
 
@@ -318,3 +376,36 @@ def _used_bytes(checkpoints: Iterable[LoadedCheckpoint], new: Sizes) -> int:
     listed = list(checkpoints)
     used = sum(each.bytes for each in listed)
     return used - shared_bytes([new, *(each.part_sizes for each in listed)])
+
+
+def _on_host_bytes(checkpoints: Iterable[LoadedCheckpoint]) -> int:
+    """Return the bytes that these checkpoints take of the host's memory."""
+    return sum(each.host_bytes if each.on_device else each.bytes for each in checkpoints)
+
+
+def _misfit(needed: Footprint, spec: CheckpointSpec, alone: Room) -> str:
+    """Say what a checkpoint takes that never fits, and what there is of each memory."""
+    takes, budget = f"{needed.device_bytes / GIB:.1f} GiB", f"the device's budget is {alone.device_bytes / GIB:.1f} GiB"
+    if needed.host_bytes:
+        takes += f" of the device and {needed.host_bytes / GIB:.1f} GiB of the host"
+        budget += f", and the host's {alone.host_bytes / GIB:.1f} GiB"
+    smaller = (
+        "Its smallest form is this" if spec.runtime.auto else "runtime.offload or runtime.quantize make it smaller"
+    )
+    return f"{spec.path} takes {takes}, and {budget}. {smaller}."
+
+
+def _no_room(size: int, spec: CheckpointSpec, budget: float, resident: Iterable[LoadedCheckpoint]) -> str:
+    names = ", ".join(loaded.checkpoint.spec.name for loaded in resident)
+    return (
+        f"{spec.path} takes {size / GIB:.1f} GiB, for which the budget of {budget / GIB:.1f} GiB has no room beside "
+        f"what runtime.resident keeps there: {names}."
+    )
+
+
+def _by_use(checkpoints: Mapping[WeightsKey, LoadedCheckpoint]) -> list[WeightsKey]:
+    """Return the longest unused first, and those with `runtime.resident` after all others."""
+    return sorted(
+        checkpoints,
+        key=lambda key: (checkpoints[key].checkpoint.spec.runtime.resident, checkpoints[key].used_at),
+    )

@@ -20,6 +20,7 @@ from pipelines.checkpoints.errors import CheckpointError, RefusedOption
 from pipelines.checkpoints.folder.files import CheckpointFiles
 from pipelines.checkpoints.inspection.beside_folders import inspect_file
 from pipelines.checkpoints.memory.device_bytes import stays_float8
+from pipelines.checkpoints.memory.shares import Room
 from pipelines.checkpoints.weight_file.file import WeightFile
 from pipelines.device.failures import clear_frames, is_device_error, is_out_of_memory
 from pipelines.device.graph_capture import CAPTURES
@@ -58,12 +59,12 @@ def load_checkpoint(
     device: torch.device,
     sharing: Sharing | None = None,
     shared: SharedParts | None = None,
-    budget_bytes: int | None = None,
+    room: Room | None = None,
     group: Group | None = None,
 ) -> Checkpoint:
     """Load a checkpoint onto the device. With `sharing`, its runs take turns, and share the denoiser's forward passes.
-    `shared` has the components of checkpoints that are loaded already. `budget_bytes` are those that `runtime = "auto"`
-    may fill, by default the device's share for weights. `group` has further devices.
+    `shared` has the components of checkpoints that are loaded already. `room` is what `runtime = "auto"` may fill, by
+    default what there is. `group` has further devices.
 
     Raises CheckpointError.
     """
@@ -71,10 +72,10 @@ def load_checkpoint(
         return load_upscaler(spec, device, sharing)
     shared = shared or SharedParts()
     group = group or Group(device)
-    budget_bytes = Budgets.of(device).device_bytes if budget_bytes is None else budget_bytes
+    room = room or Budgets.of(device).weigh(device, 0).room(device)
     refused: dict[str, str] = {}
     while True:
-        chosen = runtime_options.resolve(spec, device, budget_bytes, group.size, refused)
+        chosen = runtime_options.resolve(spec, device, room, group.size, refused)
         try:
             return _load(spec, chosen, device, sharing, shared, group)
         except RefusedOption as error:

@@ -4,6 +4,7 @@ Each function raises CheckpointError with the key of an option that the checkpoi
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
@@ -16,7 +17,9 @@ from pipelines.checkpoints.classes.index import is_text_encoder
 from pipelines.checkpoints.errors import CheckpointError, RefusedOption
 from pipelines.checkpoints.folder.files import CheckpointFiles
 from pipelines.checkpoints.memory.device_bytes import component_bytes, control_bytes
-from pipelines.checkpoints.memory.runtime import FP8_CAPABILITY, check_conflicts, choose_runtime
+from pipelines.checkpoints.memory.host_bytes import host_bytes
+from pipelines.checkpoints.memory.runtime import COPIED_BY_LAYER, FP8_CAPABILITY, check_conflicts, choose_runtime
+from pipelines.checkpoints.memory.shares import Room
 from pipelines.device.attention import left_to_torch
 from pipelines.device.call_wrapping import wrap_calls
 from pipelines.device.memory import compute_dtype, copy_mapped_weights, free_memory
@@ -43,12 +46,12 @@ def loading_options(runtime: Runtime, denoiser: str) -> dict[str, Any]:
 def resolve(
     spec: CheckpointSpec,
     device: torch.device,
-    budget_bytes: int,
+    room: Room,
     devices: int = 1,
     refused: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Runtime, tuple[str, ...]]:
     """Choose the options to load with, and return notes on the choice too, for a worker with so many devices and this
-    budget for weights on each. `refused` are the values that `runtime = "auto"` has tried, each with the reason why it
+    room for weights on each. `refused` are the values that `runtime = "auto"` has tried, each with the reason why it
     can't be had.
 
     Raises CheckpointError for options that defeat each other, or that the worker does not suit.
@@ -57,13 +60,20 @@ def resolve(
     if spec.runtime.gpus > 1:
         runtime = choose_parallel(spec, devices)
         return runtime, (f"on {runtime.gpus} devices, parallel = {runtime.parallel!r}",)
-    if not spec.runtime.auto:
-        return spec.runtime, ()
-    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    controls = control_bytes(spec.controls, 2)
-    sizes_of = partial(component_bytes, CheckpointFiles.of(spec), 2)
-    chosen, why = choose_runtime(sizes_of, budget_bytes, capability, controls, refused)
-    return chosen, (f"runtime auto: {why}", *(f"without {name!r}: {reason}" for name, reason in refused.items()))
+    if spec.runtime.auto or spec.runtime.offload in COPIED_BY_LAYER:
+        sizes_of = partial(component_bytes, CheckpointFiles.of(spec), 2)
+    if spec.runtime.auto:
+        capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+        chosen, why = choose_runtime(sizes_of, room, capability, control_bytes(spec.controls, 2), refused)
+        return chosen, (f"runtime auto: {why}", *(f"without {name!r}: {reason}" for name, reason in refused.items()))
+    if spec.runtime.offload in COPIED_BY_LAYER:
+        waiting = host_bytes(sizes_of(spec.runtime.quantize), spec.runtime)
+        if waiting > room.host_bytes:
+            return replace(spec.runtime, page_lock=False), (
+                f"without page-locked copies, which makes them slower: they would take {waiting / 2**30:.1f} GiB of "
+                f"the host, which has {room.host_bytes / 2**30:.1f} GiB for weights",
+            )
+    return spec.runtime, ()
 
 
 def apply(pipeline: Any, denoiser: Any, runtime: Runtime, device: torch.device) -> tuple[str, ...]:
@@ -221,6 +231,8 @@ def _offload(pipeline: Any, runtime: Runtime, device: torch.device) -> None:
     if runtime.offload == "model":
         pipeline.enable_model_cpu_offload(device=device)
         return
+    if not runtime.page_lock:
+        copy_mapped_weights(pipeline.components.values())  # what follows keeps the tensors that it finds
     stay = _kept_on_device(pipeline.components) if runtime.offload == "encoders" else {}
     move_modules([part for part in stay.values() if getattr(part, "hf_quantizer", None) is None], device)
     try:
@@ -230,6 +242,7 @@ def _offload(pipeline: Any, runtime: Runtime, device: torch.device) -> None:
             offload_type="leaf_level",
             use_stream=True,
             record_stream=True,
+            low_cpu_mem_usage=not runtime.page_lock,
             exclude_modules=list(stay),
         )
     except ValueError as error:

@@ -177,4 +177,6 @@ def _to_api_error(event: Failed, job_id: str) -> ApiError:
         case "queue_full":
             return Overloaded(event.message, event.retry_after_s or 0)
     log.warning("chat failed", job=job_id, code=event.code, message=event.message, detail=event.detail)
+    if event.code == "memory_taken":
+        return Overloaded(event.message, event.retry_after_s or 0, code=event.code)
     return EngineFailure(event.message, code=event.code)

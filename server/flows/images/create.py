@@ -361,9 +361,9 @@ def _to_api_error(event: Failed, job: ImageJob) -> ApiError:
     if event.code in {"upstream_rejected", "moderation_blocked"}:
         code = event.code if event.code == "moderation_blocked" else None
         return BadImageRequest(event.message, param=event.param, code=code)
-    if event.code in {"upstream_busy", "queue_full"}:
+    if event.code in {"upstream_busy", "queue_full", "memory_taken"}:
         # a full queue as if it were this server's own
-        named = event.code if event.code == "upstream_busy" else None
+        named = event.code if event.code != "queue_full" else None
         return Overloaded(event.message, event.retry_after_s or 0, code=named)
     if event.code == "upstream_limited":
         return RateLimited(event.message, event.retry_after_s or 0)

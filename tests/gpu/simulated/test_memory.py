@@ -12,12 +12,16 @@ import pytest
 import torch
 
 from pipelines.chat.engine import ChatEngine
-from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.errors import RETRY_AFTER_S, CheckpointError, MemoryTaken
+from pipelines.checkpoints.folder.files import CheckpointFiles
+from pipelines.checkpoints.memory import host_bytes as host_module
+from pipelines.checkpoints.memory.device_bytes import component_bytes
+from pipelines.checkpoints.memory.host_bytes import host_bytes
 from pipelines.device.memory import Budgets, free_memory
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.checkpoint_cache import HOST, InsufficientMemory
 from pipelines.protocol.chat import ChatSpec
-from pipelines.protocol.images import CheckpointSpec, Lora, Runtime
+from pipelines.protocol.images import CheckpointSpec, Failed, Lora, Runtime
 from tests.gpu.conftest import draw
 from tests.gpu.simulated.conftest import Part, daily_and
 from tests.simulated_gpu import device
@@ -77,7 +81,7 @@ async def test_a_load_that_never_fits_leaves_nothing_behind(flux: CheckpointSpec
     gc.collect()
     used = torch.cuda.memory_allocated()
     with others_take_all_but(gpu, 20_000):  # text encoders may be there already
-        with pytest.raises(torch.OutOfMemoryError):
+        with pytest.raises(MemoryTaken):
             await engine.load(flux)
         assert torch.cuda.memory_allocated() <= used
         assert torch.cuda.mem_get_info()[0] >= 20_000
@@ -88,7 +92,7 @@ async def test_a_checkpoint_that_does_not_come_back_is_whole_on_the_host(flux: C
     engine = ImageEngine(GPU, GENEROUS)
     (before,) = await draw(engine, image_job(flux))
     await engine._cache.free_memory()
-    with others_take_all_but(gpu, 200_000), pytest.raises(torch.OutOfMemoryError):
+    with others_take_all_but(gpu, 200_000), pytest.raises(MemoryTaken):
         await engine.load(flux)
     held = next(iter(engine._cache._loaded.values()))
     modules = [each for each in held.checkpoint.components.values() if isinstance(each, torch.nn.Module)]
@@ -161,3 +165,88 @@ async def test_a_load_that_fails_with_its_weights_on_the_device_gives_all_back(
         await engine.load(spec)  # type: ignore[arg-type]
     assert torch.cuda.max_memory_reserved() > before
     assert torch.cuda.memory_reserved() <= before
+
+
+async def test_a_gpu_that_another_program_had_at_the_start_is_used_once_it_is_free(
+    flux: CheckpointSpec, gpu: Any
+) -> None:
+    gpu.set_taken(0, int(torch.cuda.mem_get_info()[1] * 0.85))
+    try:
+        engine = ImageEngine(GPU, Budgets.of(GPU))
+        (*_, last) = [event async for event in engine.submit(image_job(flux))]
+        assert isinstance(last, Failed)
+        assert (last.code, last.retry_after_s) == ("memory_taken", RETRY_AFTER_S)
+        assert "other programs have 68.0 of the GPU's 80.0 GiB" in last.detail
+        with pytest.raises(MemoryTaken, match="other programs have"):
+            await engine.prepare(flux)
+    finally:
+        gpu.set_taken(0, 0)
+    assert len(await draw(engine, image_job(flux))) == 1
+    assert not (await engine.prepare(flux)).failed_checks
+
+
+async def test_a_program_that_comes_later_is_no_reason_to_fail_what_is_loaded(flux: CheckpointSpec, gpu: Any) -> None:
+    engine = ImageEngine(GPU, Budgets.of(GPU))
+    await draw(engine, image_job(flux))
+    gpu.set_taken(0, int(torch.cuda.mem_get_info()[1] * 0.85))
+    try:
+        assert len(await draw(engine, image_job(flux))) == 1
+        with pytest.raises(MemoryTaken):
+            await engine.load(other_than(flux))
+    finally:
+        gpu.set_taken(0, 0)
+    assert len(await draw(engine, image_job(other_than(flux)))) == 1
+
+
+def host_needed(spec: CheckpointSpec) -> int:
+    """Return the bytes that the checkpoint takes on the host where all of it waits there, page-locked."""
+    return host_bytes(component_bytes(CheckpointFiles.of(spec), 2, "none"), Runtime(offload="group"))
+
+
+@pytest.mark.parametrize("page_lock", [True, False])
+async def test_weights_that_wait_on_the_host_are_page_locked_if_it_has_room(
+    page_lock: bool, flux: CheckpointSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (expected,) = await draw(ImageEngine(GPU, GENEROUS), image_job(flux))
+    offloaded = replace(flux, runtime=Runtime(offload="group"))
+    monkeypatch.setattr(host_module, "rounded_below_bytes", lambda: float("inf"))  # as of a torch before 2.13
+    needed = host_needed(offloaded)
+    engine = ImageEngine(GPU, replace(GENEROUS, offload_bytes=needed if page_lock else needed - 1))
+    checkpoint = await engine.load(offloaded)
+    weights = list(checkpoint.denoiser.parameters())
+    assert {weight.is_pinned() for weight in weights} == {page_lock}
+    assert checkpoint.runtime.page_lock is page_lock
+    assert page_lock or any("without page-locked copies" in note for note in checkpoint.notes)
+    assert np.array_equal((await draw(engine, image_job(offloaded)))[0], expected)
+    assert np.array_equal((await draw(engine, image_job(offloaded)))[0], expected)
+
+
+@pytest.mark.parametrize("auto", [True, False])
+async def test_what_fits_neither_memory_is_refused_with_both_numbers(auto: bool, flux: CheckpointSpec) -> None:
+    spec = replace(flux, runtime=Runtime(auto=True) if auto else Runtime(offload="group"))
+    engine = ImageEngine(GPU, Budgets(1000, 0, 2**30, offload_bytes=2000))
+    with pytest.raises(
+        CheckpointError, match=r"GiB of the device and .* GiB of the host, and the device's budget .* h"
+    ):
+        await engine.load(spec)
+
+
+async def test_offloaded_checkpoints_leave_the_host_to_the_next(flux: CheckpointSpec) -> None:
+    first = replace(flux, runtime=Runtime(offload="group"))
+    engine = ImageEngine(GPU, replace(GENEROUS, offload_bytes=host_needed(first) + 1000))
+    await engine.load(first)
+    loaded = engine._cache.find(first)
+    assert loaded is not None
+    engine._cache.acquire(loaded)
+    with pytest.raises(InsufficientMemory):
+        await engine._cache.load(other_than(first))
+    engine._cache.release(loaded)
+    await engine.load(other_than(first))
+    assert engine._cache.find(first) is None
+
+
+async def test_a_chat_model_says_who_has_its_memory_and_loads_once_they_have_left(gpu: Any, tmp_path: Path) -> None:
+    engine, spec = ChatEngine(GPU), ChatSpec("qwen", make_qwen(tmp_path / "qwen"))
+    with others_take_all_but(gpu, 2000), pytest.raises(MemoryTaken, match="other programs have"):
+        await engine.prepare(spec)
+    await engine.prepare(spec)

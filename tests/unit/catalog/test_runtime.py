@@ -6,7 +6,7 @@ import pytest
 
 from pipelines.checkpoints.errors import CheckpointError
 from pipelines.checkpoints.memory.runtime import CONFLICTS, check_conflicts, choose_runtime
-from pipelines.checkpoints.memory.shares import CONTEXT_BYTES, worker_bytes
+from pipelines.checkpoints.memory.shares import CONTEXT_BYTES, Room, worker_bytes
 from pipelines.protocol.images import Lora, Quantize, Runtime, StepCache
 from server.data_folders import REPOSITORY
 from tests.support.runtime_pairs import OPTIONS, expected
@@ -88,7 +88,7 @@ def test_auto_takes_the_fastest_options_that_fit(
     card_gb: int, capability: tuple[int, int], quantize: str, offload: str
 ) -> None:
     """FLUX.1, with four fifths of the card for weights."""
-    chosen, why = choose_runtime(flux_sizes, int(0.8 * card_gb * 1e9), capability)
+    chosen, why = choose_runtime(flux_sizes, Room(int(0.8 * card_gb * 1e9)), capability)
     assert (chosen.quantize, chosen.offload) == (quantize, offload)
     assert f"{0.8 * card_gb * 1e9 / GIB:.1f} GiB for weights" in why
     check_conflicts(chosen)
@@ -96,7 +96,7 @@ def test_auto_takes_the_fastest_options_that_fit(
 
 def test_auto_keeps_the_denoiser_on_the_device_for_controls() -> None:
     for budget_gib, quantize in ((24, "fp8"), (26, "none"), (4, "fp8")):  # beside controls of 3 GiB
-        chosen, _ = choose_runtime(flux_sizes, budget_gib * GIB, (8, 9), 3 * GIB)
+        chosen, _ = choose_runtime(flux_sizes, Room(budget_gib * GIB), (8, 9), 3 * GIB)
         assert (chosen.quantize, chosen.offload) == (quantize, "encoders")
 
 
@@ -111,12 +111,37 @@ def test_auto_keeps_the_denoiser_on_the_device_for_controls() -> None:
     ],
 )
 def test_auto_leaves_out_what_was_refused(refused: tuple[str, ...], quantize: str, offload: str) -> None:
-    chosen, _ = choose_runtime(flux_sizes, 16 * GIB, (8, 9), refused=refused)
+    chosen, _ = choose_runtime(flux_sizes, Room(16 * GIB), (8, 9), refused=refused)
     assert (chosen.quantize, chosen.offload) == (quantize, offload)
 
 
+@pytest.mark.parametrize(
+    ("device_gib", "host_gib", "quantize", "offload", "page_lock"),
+    [
+        (24, 12, "none", "encoders", True),  # encoders of 9.25 GiB
+        (24, 8, "fp8", "none", True),  # no room for them there: all on the device
+        (20, 8, "float8", "group", False),  # which nothing fits, and loading refuses
+        (6, 30, "float8", "group", True),
+        (6, 20, "float8", "group", False),
+    ],
+)
+def test_auto_knows_the_hosts_memory_too(
+    device_gib: float, host_gib: float, quantize: str, offload: str, page_lock: bool
+) -> None:
+    room = Room(int(device_gib * GIB), host_gib * GIB)
+    chosen, why = choose_runtime(flux_sizes, room, (8, 9))
+    assert (chosen.quantize, chosen.offload, chosen.page_lock) == (quantize, offload, page_lock)
+    assert f"{device_gib:.1f} GiB and {host_gib:.1f} GiB of the host for weights" in why
+
+
+def test_one_memory_for_both_is_counted_once() -> None:
+    """Weights that wait on the host of a GB10 take the memory that its GPU computes in."""
+    chosen, _ = choose_runtime(flux_sizes, Room(24 * GIB, 24 * GIB, is_unified=True), (12, 1))
+    assert (chosen.quantize, chosen.offload) == ("fp8", "none")
+
+
 def test_auto_changes_nothing_without_a_gpu() -> None:
-    assert choose_runtime(flux_sizes, GIB, None) == (Runtime(), "no GPU: the plain settings")
+    assert choose_runtime(flux_sizes, Room(GIB), None) == (Runtime(), "no GPU: the plain settings")
 
 
 def test_other_workers_count_their_files_and_a_context_if_they_run(tmp_path: Path) -> None:

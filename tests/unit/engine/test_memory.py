@@ -2,12 +2,21 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from pipelines.checkpoints.memory.shares import DEVICE_SHARE, host_memory_bytes, limit_problem, weights_budget
-from pipelines.device.memory import Budgets, compute_dtype
+from pipelines.checkpoints.memory.shares import (
+    DEVICE_SHARE,
+    available_host_bytes,
+    host_memory_bytes,
+    limit_problem,
+    offload_budget,
+    weights_budget,
+)
+from pipelines.device import memory
+from pipelines.device.memory import Budgets, compute_dtype, device_memory
 
 GIB = 2**30
 PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -115,3 +124,123 @@ def test_workers_on_the_cpu_divide_the_hosts_memory(monkeypatch: pytest.MonkeyPa
     assert 2 * one_of_two.device_bytes == pytest.approx(alone.device_bytes, abs=2)
     assert 2 * one_of_two.host_bytes == pytest.approx(alone.host_bytes, abs=2)
     assert Budgets.of(torch.device("cpu"), host_gib=8, image_workers=2).host_bytes == 4 * 2**30
+
+
+MEMINFO = "MemTotal:       67108864 kB\nMemFree:         1048576 kB\nMemAvailable:   41943040 kB\n"
+
+
+@pytest.mark.parametrize(
+    ("mounts", "own", "files", "expected"),
+    [
+        (V2, "0::/", {"memory.max": "max"}, 40 * GIB),
+        (
+            V2, "0::/",
+            {
+                "memory.max": str(32 * GIB), "memory.current": str(30 * GIB),
+                "memory.stat": f"anon {4 * GIB}\nactive_file {16 * GIB}\ninactive_file {8 * GIB}\nslab_reclaimable 0\n",
+            },
+            26 * GIB,
+        ),
+        (
+            V1, "4:memory:/\n",
+            {
+                "memory.limit_in_bytes": str(32 * GIB), "memory.usage_in_bytes": str(30 * GIB),
+                "memory.stat": f"cache 1\ntotal_active_file {8 * GIB}\ntotal_inactive_file 0\n",
+            },
+            10 * GIB,
+        ),
+    ],
+)  # fmt: skip
+def test_pages_that_cache_files_are_left_to_programs(
+    mounts: str, own: str, files: dict[str, str], expected: int, tmp_path: Path
+) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text(MEMINFO)
+    (tmp_path / "proc/self/mountinfo").write_text(mounts.format(shown="/"))
+    (tmp_path / "proc/self/cgroup").write_text(own)
+    folder = tmp_path / "sys/fs/cgroup" / ("" if mounts == V2 else "memory")
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    assert available_host_bytes(tmp_path) == expected
+
+
+@pytest.mark.parametrize(("host", "expected"), [(4, 2), (16, 12), (64, 60)])
+def test_a_host_keeps_room_for_all_but_weights(host: int, expected: int) -> None:
+    assert offload_budget(host * GIB) == expected * GIB
+
+
+class Machine:
+    """A GPU of 80 GiB in a host of 64 GiB, by what torch and the system say of them."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.device = torch.device("cuda", 0)
+        self.free, self.total, self.reserved = 79.0, 80.0, 0.0
+        self.available, self.is_integrated = 60.0, 0
+        patch.setattr(torch.cuda, "mem_get_info", lambda _: (int(self.free * GIB), int(self.total * GIB)))
+        patch.setattr(torch.cuda, "memory_reserved", lambda _: int(self.reserved * GIB))
+        patch.setattr(
+            torch.cuda, "get_device_properties", lambda _: SimpleNamespace(is_integrated=self.is_integrated, uuid="0-1")
+        )
+        patch.setattr(memory, "available_host_bytes", lambda: int(self.available * GIB))
+        patch.setattr(memory, "host_memory_bytes", lambda: 64 * GIB)
+        patch.setattr(memory, "numa_node", lambda _: None)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+def test_a_budget_is_weighed_again_when_other_programs_come_and_go(machine: Machine) -> None:
+    machine.free = 12.0
+    budgets = Budgets.of(machine.device)
+    assert budgets.device_bytes == 0
+    machine.free = 80.0
+    assert budgets.weigh(machine.device, 0).device_bytes == 64 * GIB
+    machine.free, machine.reserved = 30.0, 40.0  # 10 are another program's
+    assert budgets.weigh(machine.device, 0).device_bytes == 54 * GIB
+    assert budgets.alone_bytes(machine.device) == 64 * GIB
+
+
+def test_the_hosts_budget_is_what_is_left_of_it_now(machine: Machine) -> None:
+    budgets = Budgets.of(machine.device)
+    assert (budgets.host_bytes, budgets.offload_bytes) == (32 * GIB, 60 * GIB)
+    machine.available = 10.0
+    now = budgets.weigh(machine.device, 20 * GIB)  # of which 20 GiB are this worker's
+    assert (now.host_bytes, now.offload_bytes) == (29 * GIB, pytest.approx(29 * GIB))
+    machine.available = 60.0
+    assert budgets.weigh(machine.device, 0).host_bytes == 32 * GIB
+
+
+def test_an_operators_figures_stay(machine: Machine) -> None:
+    budgets = Budgets.of(machine.device, device_gib=20, host_gib=8)
+    machine.free = 1.0
+    now = budgets.weigh(machine.device, 0)
+    assert (now.device_bytes, now.host_bytes, now.offload_bytes) == (20 * GIB, 8 * GIB, 8 * GIB)
+
+
+def test_one_memory_of_host_and_gpu_counts_what_the_kernel_gives_back(machine: Machine) -> None:
+    """A GB10 that has read large files: CUDA says that 100 of its 120 GiB are used."""
+    machine.is_integrated, machine.total, machine.free, machine.available = 1, 120.0, 20.0, 110.0
+    budgets = Budgets.of(machine.device).weigh(machine.device, 0)
+    assert budgets.device_bytes == 86 * GIB
+    assert budgets.host_bytes == 0, "evicting moves nothing to another memory"
+    assert budgets.room(machine.device).is_unified
+
+
+def test_a_gpu_whose_memory_is_a_node_of_the_hosts_counts_the_files_cached_there(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Grace Hopper."""
+    folder = tmp_path / "sys/devices/system/node/node1"
+    folder.mkdir(parents=True)
+    (folder / "meminfo").write_text(
+        "Node 1 MemTotal:       98304000 kB\nNode 1 Active(file):   8388608 kB\nNode 1 Inactive(file): 4194304 kB\n"
+    )
+    monkeypatch.setattr(memory, "numa_node", lambda _: 1)
+    cached = memory.cached_bytes(machine.device, tmp_path)
+    assert cached == 12 * GIB
+    monkeypatch.setattr(memory, "cached_bytes", lambda _: cached)
+    machine.free = 60.0
+    assert device_memory(machine.device) == (72 * GIB, 80 * GIB)
