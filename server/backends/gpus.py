@@ -116,3 +116,19 @@ def _instances(handle: Any, index: int, name: str) -> Iterator[Gpu]:
     for place in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         with suppress(pynvml.NVMLError):
             yield _read(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place), index, name)
+
+
+def compute_capability(uuid: str) -> tuple[int, int]:
+    """Return the compute capability of a GPU, which says how it can compute; the least where the driver does not."""
+    try:
+        pynvml.nvmlInit()
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            if uuid.startswith("MIG"):
+                handle = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+            major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return 0, 0
+    return int(major), int(minor)

@@ -3,10 +3,13 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from pipelines.checkpoints.inspection.suggestion import Noise, Suggestion, Value
 from server.catalog.sizes import Tier
 
+Loading = Literal["auto", "plain"]  # by the memory that there is, or whole on the device
+AUTO_NOTE = "the fastest form that fits the memory of GPU and host, or a table [runtime] in its place"
 OWN_MAP_NOTE = "how requests name, in `controls`, the map that it draws from with every call: edges, depth, ..."
 TIER_WORDS: dict[Tier, str] = {"1K": "", "2K": "hd-count", "4K": "4k-count"}  # the API's naming rule
 
@@ -35,6 +38,7 @@ class NewFile:
     family: str
     models: Sequence[NewModel]
     notes: Sequence[str] = ()
+    runtime: Loading = "auto"
 
 
 def catalog_text(file: NewFile, suggestion: Suggestion) -> str:
@@ -58,6 +62,7 @@ def catalog_text(file: NewFile, suggestion: Suggestion) -> str:
             if suggestion.enlarge == "resize"
             else []
         ),
+        *([f'runtime = "auto"  # {AUTO_NOTE}'] if draws and file.runtime == "auto" else []),
         *(["", "[sampling]", _line("guidance", suggestion.guidance)] if draws else []),
         *_noise_lines(suggestion.noise),
     ]

@@ -6,7 +6,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -49,6 +49,10 @@ def add(
     price: Annotated[str | None, typer.Option(help="CNY a call; what the family's models cost unless given.")] = None,
     base: BasePath = None,
     config: ConfigPath = None,
+    runtime: Annotated[
+        Literal["auto", "plain"],
+        typer.Option(help="How it is loaded: in the fastest form that fits the memory, or whole on the device."),
+    ] = "auto",
 ) -> None:
     """Write its catalog file, with values found in the checkpoint, and the SHA-256 sums of its files."""
     from typing import cast, get_args
@@ -62,9 +66,13 @@ def add(
     chosen = cast(list[Tier], listed)
     manager = _manager()
     with _readable_errors():
-        added = manager.add(checkpoint, name=name, family=family, tiers=chosen, price=price, base=base, config=config)
+        added = manager.add(
+            checkpoint, name=name, family=family, tiers=chosen, price=price, base=base, config=config, runtime=runtime
+        )
     typer.echo(added.text)
     typer.echo(f"Wrote {added.file}.")
+    if added.loading is not None:
+        typer.echo(f'runtime = "auto" is {added.loading}.')
     if added.needs:
         command = how_to_install(added.needs)
         typer.echo(f"It needs {' and '.join(added.needs)}, which is not installed: {command}", err=True)

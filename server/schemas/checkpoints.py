@@ -33,6 +33,7 @@ class AddRequest(InspectRequest):
     family: str | None = None
     tiers: Annotated[list[Tier], Field(min_length=1)] = ["1K"]
     price: Annotated[str, Field(pattern=AMOUNT)] | None = None
+    runtime: Literal["auto", "plain"] = "auto"
 
 
 class VerifyRequest(BaseModel):
@@ -175,6 +176,7 @@ class NewCheckpoint(Answer):
     models: list[str]
     manifest: str | None
     needs: list[str]
+    loading: str | None
 
 
 class CheckedFile(Answer):

@@ -33,11 +33,12 @@ from pipelines.checkpoints.weight_file.adapters import Adapter, read_adapters
 from pipelines.checkpoints.weight_file.file import SINGLE_FILES, WeightFile
 from pipelines.protocol.images import CheckpointSpec
 from server.catalog.images import Catalog, CatalogError, ImageModel, load_catalog
-from server.catalog.new_file import NewFile, NewModel, catalog_text, name_for
+from server.catalog.new_file import Loading, NewFile, NewModel, catalog_text, name_for
 from server.catalog.sizes import Tier
 from server.errors import BadRequest, NotFound
 from server.flows.catalog.edit import SettingChange
 from server.flows.catalog.fit import Comparison, changed_values
+from server.flows.operators.runtime_here import meaning_here
 from server.money import format_money
 
 MOST_NAMED = 20  # of what is in a folder
@@ -64,6 +65,7 @@ class Added:
     models: tuple[str, ...]
     manifest: Path | None
     needs: tuple[str, ...]
+    loading: str | None  # what `runtime = "auto"` means on this machine; None where the file does not have it
 
 
 class CheckpointManager:
@@ -125,6 +127,7 @@ class CheckpointManager:
         price: str | None = None,
         base: str | None = None,
         config: str | None = None,
+        runtime: Loading = "auto",
     ) -> Added:
         """Write the catalog file and the manifest of a checkpoint. Raises ApiError; then no file was written."""
         inspection, suggestion = self.inspect(checkpoint, base, config)
@@ -147,8 +150,10 @@ class CheckpointManager:
             message = f"`{taken[0].name}` is served already, by {taken[0].source.name}: choose another name."
             raise BadRequest(message, param="name")
         base_name, config_name = map(self._name_if, (inspection.base, inspection.config))
-        new = NewFile(self._name(path), base_name, config_name, family, models, inspection.notes)
+        new = NewFile(self._name(path), base_name, config_name, family, models, inspection.notes, runtime)
         text = catalog_text(new, suggestion)
+        is_auto = runtime == "auto" and suggestion.conditioning != "upscale"
+        loading = meaning_here(inspection.files) if is_auto else None
         file = self._model_configs / f"{_slug(Path(stem))}.toml"
         self._write(file, text)
         try:
@@ -156,7 +161,7 @@ class CheckpointManager:
         except CheckpointError as error:
             file.unlink()
             raise BadRequest(f"Nothing is added. {error}.", param="checkpoint") from error
-        return Added(file, text, tuple(model.name for model in models), manifest, inspection.needs)
+        return Added(file, text, tuple(model.name for model in models), manifest, inspection.needs, loading)
 
     def fit(self, model: ImageModel, checkpoint: str) -> list[SettingChange]:
         """Return the values of a model's catalog file that change with its checkpoint. Raises as `compare` does."""

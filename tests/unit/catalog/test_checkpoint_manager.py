@@ -11,14 +11,17 @@ from safetensors.numpy import save_file
 
 from pipelines.checkpoints.folder.sums import manifest_of
 from pipelines.checkpoints.work.plan import plan_image
+from server.backends.gpus import Gpu
 from server.catalog.images import Catalog, load_catalog, scaled_qualities
 from server.cli.app import main
 from server.cli.checkpoints import read_recipe
 from server.errors import BadRequest, NotFound, StartError
 from server.flows.catalog.edit import edited_text
+from server.flows.operators import runtime_here
 from server.flows.operators.checkpoints import CheckpointManager
 from server.schemas.admin import ChangedSetting
 from tests.support.weight_files import INDEX, denoiser_file, flux_folder, gguf_file
+from tests.unit.catalog.test_runtime import flux_sizes
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -42,6 +45,40 @@ def test_an_added_checkpoint_is_in_the_catalog(manager: CheckpointManager, folde
     assert model.checkpoint.sampling.guidance == 3.5
     assert model.checkpoint.path == folders[1] / "flux"
     assert "steps = 28  # the default of FluxPipeline, not checked for distillation" in added.text
+
+
+def test_an_added_checkpoint_is_loaded_by_the_memory_that_there_is_unless_told_otherwise(
+    manager: CheckpointManager, folders: tuple[Path, Path]
+) -> None:
+    added, plain = manager.add("flux", name="one"), manager.add("flux", name="two", runtime="plain")
+    models = catalog_of(folders).models
+    assert models["one"].checkpoint.runtime.auto
+    assert not models["two"].checkpoint.runtime.auto
+    assert plain.loading is None
+    assert added.loading is not None
+
+
+@pytest.mark.parametrize(
+    ("total_gib", "host_gib", "expected"),
+    [
+        (79.2, 64, "on this RTX of 85 GB: plain, 31.5 GiB of the GPU for weights"),
+        (23.5, 64, "offload = 'encoders', 14.8 GiB of the GPU for weights, 9.2 GiB of host memory"),
+        (7.6, 64, "quantize = 'float8' and offload = 'group', 0.6 GiB of the GPU for weights, 23.6 GiB of host memory"),
+        (7.6, 16, "it does not fit: its smallest form takes 0.6 GiB of the GPU for weights, "),
+    ],
+)
+def test_add_says_what_auto_means_on_this_machine(
+    total_gib: float, host_gib: int, expected: str, manager: CheckpointManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FLUX.1's sizes."""
+    total = int(total_gib * 2**30)
+    monkeypatch.setattr(runtime_here, "component_bytes", lambda _files, _item_bytes, quantize: flux_sizes(quantize))
+    monkeypatch.setattr(runtime_here, "list_gpus", lambda _: [Gpu("GPU-1", "RTX", total, total)])
+    monkeypatch.setattr(runtime_here, "compute_capability", lambda _: (8, 6))
+    monkeypatch.setattr(runtime_here, "host_memory_bytes", lambda: host_gib * 2**30)
+    loading = manager.add("flux", name="one").loading
+    assert loading is not None
+    assert expected in loading
 
 
 @pytest.mark.parametrize("make", [denoiser_file, gguf_file])
