@@ -177,7 +177,8 @@ class Settings(BaseSettings):
     """Device memory for the weights of image checkpoints, in GiB. Unset: 80 % of it, and on small devices what leaves
     3.5 GiB to draw, less what chat models and classifiers need."""
     host_memory_gib: float | None = Field(None, gt=0)
-    """Host memory in GiB for checkpoints that do not fit on their GPUs. Unset: half of it."""
+    """Host memory in GiB for checkpoints that do not fit on their GPUs. Unset: half of it for those that wait there for
+    others, and all but 4 GiB for those whose [runtime] leaves weights there."""
     idle_unload_s: float | None = Field(None, gt=0)
     """After so many seconds without a call a worker gives its device back: its process ends, and the next call starts
     it again. Unset: never."""

@@ -1,5 +1,6 @@
 """What `runtime = "auto"` chooses for published checkpoints on real cards, and the memory that it takes at the peak."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -9,14 +10,20 @@ from rich.table import Table
 from benchmarks.real_memory.networks import CHECKPOINTS
 from benchmarks.real_memory.parts import ROWS, Measured, Part, measured
 from pipelines.checkpoints.memory.device_bytes import device_bytes
+from pipelines.checkpoints.memory.host_bytes import LIMITS, page_locked_bytes, rounded_below_bytes, waiting_on_host
 from pipelines.checkpoints.memory.runtime import choose_runtime
-from pipelines.checkpoints.memory.shares import CONTEXT_BYTES, weights_budget
+from pipelines.checkpoints.memory.shares import CONTEXT_BYTES, Room, weights_budget
 from pipelines.device.memory import HELD_SHARE
 from pipelines.protocol.images import Quantize, Runtime
 
 GIB: Final = 2**30
 WORKSPACES: Final = 1.4  # of a codec: the convolutions' workspaces took 20 to 50 % in others' measurements
 PROMPTS_BYTES: Final = 2**28  # the kept prompts of a checkpoint
+CONF: Final = "PYTORCH_ALLOC_CONF"
+TITLE: Final = (
+    'runtime = "auto": what is chosen (GiB of the GPU at the peak; of four images together; + GiB of the host, page-'
+    "locked by torch 2.13, and by one that rounds each tensor)"
+)
 WORDS: Final = {"none": "plain", "fp8": "fp8", "float8": "float8"}
 
 
@@ -47,23 +54,29 @@ CARDS: Final = (
 @dataclass(frozen=True)
 class Choice:
     """What is chosen for a checkpoint on a card, and the GiB of the card at the peak: of one image, and of four whose
-    passes are shared."""
+    passes are shared. `host_gib` are those of weights that wait on the host, `rounded_gib` those that they take with a
+    torch that rounds all of them up to a power of two."""
 
     runtime: Runtime
     gib: float
     together_gib: float
+    host_gib: float
+    rounded_gib: float
 
     def __str__(self) -> str:
         words = [WORDS[self.runtime.quantize], *([self.runtime.offload] if self.runtime.offload != "none" else [])]
         together = f", {self.together_gib:.0f}" if self.runtime.offload in {"none", "encoders"} else ""
-        return f"{' '.join(words)} ({self.gib:.0f}{together})"
+        host = f" + {self.host_gib:.0f}, rounded {self.rounded_gib:.0f}" if self.host_gib else ""
+        return f"{' '.join(words)} ({self.gib:.0f}{together}{host})"
 
 
 def choice(name: str, card: Card) -> Choice:
-    """Return what is chosen for a checkpoint on a card that nothing else uses."""
+    """Return what is chosen for a checkpoint on a card that nothing else uses, in a host with room for it."""
     parts, total = measured(name), card.gib * GIB
-    runtime, _ = choose_runtime(parts.sizes, int(weights_budget(total, total, 0)), card.capability)
-    return Choice(runtime, *(_peak(parts, runtime, total, rows) / GIB for rows in ROWS))
+    runtime, _ = choose_runtime(parts.sizes, Room(int(weights_budget(total, total, 0))), card.capability)
+    waiting = waiting_on_host(parts.sizes(runtime.quantize), runtime)
+    sizes = [page_locked_bytes(waiting, limit) / GIB for limit in (rounded_below_bytes({CONF: LIMITS}), math.inf)]
+    return Choice(runtime, *(_peak(parts, runtime, total, rows) / GIB for rows in ROWS), *sizes)
 
 
 def _peak(parts: Measured, runtime: Runtime, total: float, rows: int) -> float:
@@ -84,7 +97,7 @@ def _peak(parts: Measured, runtime: Runtime, total: float, rows: int) -> float:
 def tables() -> Iterable[Table]:
     """Return the table of cards, and that of the peaks of single calls."""
     names = [each.name for each in CHECKPOINTS]
-    cards = Table("GPU", *names, title='runtime = "auto": what is chosen (GiB at the peak; of four images together)')
+    cards = Table("GPU", *names, title=TITLE)
     for card in CARDS:
         cards.add_row(card.name, *(str(choice(name, card)) for name in names))
     yield cards

@@ -41,12 +41,17 @@ def rounded_below_bytes(environment: Mapping[str, str] = os.environ) -> float:
 def host_bytes(parts: Mapping[str, Sequence[float]], runtime: Runtime) -> int:
     """Return the bytes of the weights that wait on the host for their turn, for components with tensors of these sizes.
     Those that are not page-locked go through page-locked copies of two tensors at a time."""
-    waiting = [size for name, part in parts.items() if _waits(name, runtime) for size in part]
+    waiting = waiting_on_host(parts, runtime)
     if runtime.offload == "model" or not waiting:
         return int(sum(waiting))
     if not runtime.page_lock:
         return int(sum(waiting) + 2 * max(waiting))
     return page_locked_bytes(waiting)
+
+
+def waiting_on_host(parts: Mapping[str, Sequence[float]], runtime: Runtime) -> list[float]:
+    """Return the sizes of the tensors that wait on the host for their turn."""
+    return [size for name, part in parts.items() if _waits(name, runtime) for size in part]
 
 
 def page_locked_bytes(sizes: Iterable[float], rounded_below: float | None = None) -> int:

@@ -20,7 +20,7 @@ UUID = "5c1d0000-0000-0000-0000-000000000000"
 
 
 class Nvml:
-    """A driver with one GPU, whose processes the test sets; `mig`: it is a part of one."""
+    """A driver with one GPU, or a part of one, whose processes the test sets."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.compute: list[SimpleNamespace] = []
