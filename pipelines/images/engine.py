@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.errors import CheckpointError, MemoryTaken
 from pipelines.checkpoints.work.estimate import Speeds, WeightsKey, weights_key
 from pipelines.device.attention import attention_notes
 from pipelines.device.failures import Cancelled, OutOfTime, clear_frames, is_out_of_memory
@@ -155,6 +155,8 @@ class ImageEngine:
             self._catalog_specs |= {spec}  # the next catalog will name it
         try:
             return await self._prepare(spec)
+        except MemoryTaken:  # it is tried again, and calls may be drawn with it before
+            raise
         except CheckpointError:  # nothing is drawn with it: others may have its memory
             if self._catalog_specs is not None:
                 self._catalog_specs -= {spec}

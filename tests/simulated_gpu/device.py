@@ -172,6 +172,7 @@ def _memory(figure: str) -> Callable[..., int]:
 def _free_and_total(device: Any = None) -> tuple[int, int]:
     extension.check_lost()
     _write_down_used()
+    _see_others()
     memory = extension.memory(_index(device))
     return memory["free"], memory["total"]
 
@@ -181,10 +182,23 @@ def _empty_cache() -> None:
     _write_down_used()
 
 
+def _visible() -> list[str]:
+    return list(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")))
+
+
+def _see_others() -> None:
+    """Take from each GPU what other processes that live have written down."""
+    if folder := os.environ.get(USED):
+        for index, name in enumerate(_visible()):
+            files = (file for file in Path(folder).glob(f"{name}.*") if file.suffix != f".{os.getpid()}")
+            taken = sum(int(file.read_text() or 0) for file in files if Path("/proc", file.suffix[1:]).exists())
+            extension.set_taken(index, taken)
+
+
 def _write_down_used() -> None:
     """Let other processes see what this one has of each GPU, as NVML lets them."""
     if folder := os.environ.get(USED):
-        for index, name in enumerate(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))):
+        for index, name in enumerate(_visible()):
             (Path(folder) / f"{name}.{os.getpid()}").write_text(str(extension.memory(index)["reserved"]))
 
 
@@ -192,11 +206,13 @@ def _properties(capability: tuple[int, int]) -> Callable[..., SimpleNamespace]:
     """The properties of an H100 that torch and libraries read."""
 
     def of(device: Any = None) -> SimpleNamespace:
+        names = _visible()
+        uuid = names[_index(device)] if names else "GPU-00000000-0000-0000-0000-000000000000"
         return SimpleNamespace(
             name="Simulated H100", major=capability[0], minor=capability[1], multi_processor_count=132, warp_size=32,
             total_memory=extension.memory(_index(device))["total"], gcnArchName="", is_integrated=0,
             max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536, L2_cache_size=50 * 2**20,
-            shared_memory_per_block_optin=232448, uuid="00000000-0000-0000-0000-000000000000",
+            shared_memory_per_block_optin=232448, uuid=uuid.removeprefix("GPU-"),
         )  # fmt: skip
 
     return of

@@ -54,7 +54,7 @@ def worker_bytes(checkpoints: Iterable[tuple[Path, Quantize]]) -> int:
 def limit_problem(weights_bytes: int, root: Path = Path("/")) -> str | None:
     """Return what is wrong where a control group around this process allows less memory than the weights of a
     checkpoint take; None where there is no limit, or none that is so low."""
-    limit = min(_memory_limits(root), default=weights_bytes)
+    limit = min((limit for _, _, limit in _memory_limits(root)), default=weights_bytes)
     if limit >= weights_bytes:
         return None
     return (

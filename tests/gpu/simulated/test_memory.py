@@ -173,6 +173,7 @@ async def test_a_gpu_that_another_program_had_at_the_start_is_used_once_it_is_fr
     gpu.set_taken(0, int(torch.cuda.mem_get_info()[1] * 0.85))
     try:
         engine = ImageEngine(GPU, Budgets.of(GPU))
+        engine.unload_except([flux])
         (*_, last) = [event async for event in engine.submit(image_job(flux))]
         assert isinstance(last, Failed)
         assert (last.code, last.retry_after_s) == ("memory_taken", RETRY_AFTER_S)
@@ -182,6 +183,7 @@ async def test_a_gpu_that_another_program_had_at_the_start_is_used_once_it_is_fr
     finally:
         gpu.set_taken(0, 0)
     assert len(await draw(engine, image_job(flux))) == 1
+    assert engine._cache.find(flux) is not None, "it stays for the next call"
     assert not (await engine.prepare(flux)).failed_checks
 
 

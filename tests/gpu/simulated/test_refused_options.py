@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from pipelines.checkpoints.memory.shares import Room
 from pipelines.checkpoints.errors import CheckpointError
 from pipelines.device import failures
 from pipelines.device.start_checks import check_device
@@ -52,9 +53,9 @@ async def test_fp8_that_the_device_refuses_is_an_error_of_the_option(
 def test_auto_goes_on_to_its_next_choice(flux: CheckpointSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = replace(flux, runtime=Runtime(auto=True))
     budget = budget_for(spec, "fp8")
-    assert load_checkpoint(spec, GPU, budget_bytes=budget).runtime.quantize == "fp8"
+    assert load_checkpoint(spec, GPU, room=Room(budget)).runtime.quantize == "fp8"
     refuse_products(monkeypatch)
-    loaded = load_checkpoint(spec, GPU, budget_bytes=budget)
+    loaded = load_checkpoint(spec, GPU, room=Room(budget))
     assert loaded.runtime.quantize == "float8"
     assert loaded.notes[1].startswith("without 'fp8': runtime.quantize: 'fp8' needs another torch")
 

@@ -83,3 +83,32 @@ def nvmlSystemGetCudaDriverVersion_v2() -> int:
 def nvmlSystemGetDriverVersion() -> str:
     """Return the driver's own version."""
     return os.environ.get("SIMULATED_DRIVER", "580.82.07")
+
+
+def nvmlDeviceGetHandleByUUID(uuid: str) -> int:
+    """Return what stands for a GPU."""
+    for index in range(nvmlDeviceGetCount()):
+        if nvmlDeviceGetUUID(index) == uuid:
+            return index
+    raise NVMLError(uuid)
+
+
+def nvmlDeviceGetComputeRunningProcesses(index: int) -> list[SimpleNamespace]:
+    """Return the processes that live now and have written down what they have of a GPU."""
+    files = Path(os.environ["SIMULATED_GPU_USED"]).glob(f"{nvmlDeviceGetUUID(index)}.*")
+    return [SimpleNamespace(pid=int(file.suffix[1:]), usedGpuMemory=int(file.read_text() or 0)) for file in files]
+
+
+def nvmlDeviceGetGraphicsRunningProcesses(_: int) -> list[SimpleNamespace]:
+    """Return none."""
+    return []
+
+
+def nvmlDeviceGetNumaNodeId(_: int) -> int:
+    """Say that its memory is no node of the host's."""
+    raise NVMLError("not supported")
+
+
+def nvmlDeviceGetCudaComputeCapability(_: int) -> tuple[int, int]:
+    """Return that of an H100, as torch says."""
+    return 9, 0
