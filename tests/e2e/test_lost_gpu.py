@@ -162,7 +162,7 @@ def test_a_server_that_must_have_a_gpu_and_finds_none_says_why(tmp_path: Path, f
         with pytest.raises(InternalServerError, match="no device to compute on; nothing was charged"):
             draw(server)
         assert charges(server) == 0
-        assert f"reason='{GONE}" in server.log
+        assert f'reason="{GONE}' in server.log
         assert server.process is not None
         assert server.process.poll() is None
     finally:
