@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines.checkpoints.memory.shares import Room
 from pipelines.checkpoints.errors import CheckpointError
+from pipelines.checkpoints.memory.shares import Room
 from pipelines.device import failures
 from pipelines.device.start_checks import check_device
 from pipelines.images.engine import ImageEngine
