@@ -1,4 +1,4 @@
-"""What is no number is never sold: NaN of each part of a checkpoint, in every dtype, quantization and way to compute."""
+"""NaN is never sold: of each part of a checkpoint, in every dtype, quantization and way to compute."""
 
 import importlib.util
 import re

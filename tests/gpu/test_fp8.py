@@ -44,6 +44,8 @@ def test_rows_are_quantized_as_the_formula_says(shape: tuple[int, int], dtype: t
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_layer_is_near_its_own(dtype: torch.dtype, *, bias: bool) -> None:
     layer = torch.nn.Linear(3072, 512, bias=bias, device=GPU, dtype=dtype)
+    if bias:
+        torch.nn.init.normal_(layer.bias)
     rows = torch.randn(2, 20, 3072, device=GPU, dtype=dtype)
     with torch.inference_mode():
         exact, near = layer(rows), Fp8Linear(layer)(rows)
@@ -54,9 +56,7 @@ def test_a_layer_is_near_its_own(dtype: torch.dtype, *, bias: bool) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("features", [1, 33, 4097])
-def test_rows_that_have_no_numbers_and_extreme_ones_are_those_of_the_formula(
-    dtype: torch.dtype, features: int
-) -> None:
+def test_rows_that_have_no_numbers_and_extreme_ones_are_those_of_the_formula(dtype: torch.dtype, features: int) -> None:
     """What a row becomes, its values times its scale, is no number where it is none by torch's operations."""
     limits = torch.finfo(dtype)
     first = [0.0, -0.0, NAN, INFINITE, -INFINITE, limits.max, -limits.max, limits.tiny, limits.tiny * limits.eps]

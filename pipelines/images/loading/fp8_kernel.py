@@ -1,7 +1,7 @@
 """Quantizing rows to float8 in one kernel, in Triton, which torch for GPUs brings.
 
-A row that has NaN or infinity gets such a scale, as by torch's operations: what it is multiplied to is no number, and no
-image. Triton's maximum and minimum drop NaN unless they are told to keep it.
+A row that has NaN or infinity gets such a scale, as by torch's operations: its products are no numbers, and no image.
+Triton's maximum and minimum drop NaN unless they are told to keep it.
 
 torch's own operations take five launches and as many copies of the rows; what `torch.compile` makes of them took 110 to
 190 µs for 4,608 rows on an H100, as long as the product in float8 saves, of which the host took 80.
