@@ -310,7 +310,7 @@ async def test_weights_evicted_from_a_gpu_are_offloaded_to_the_host_on_a_thread(
     check = ImageEngine(DEVICE)
     large = max([(await check.load(spec(name))).weights_bytes for name in ("sd", "klein")])
     engine = ImageEngine(DEVICE, Budgets(large + 1000, 0, 2**30))
-    engine._cache._host_bytes = 2**40  # as beside a GPU
+    engine._cache._limits = Budgets(large + 1000, 2**40, 2**30)  # as beside a GPU
     movers = []
     move = Checkpoint.move
     monkeypatch.setattr(Checkpoint, "move", lambda *args: (movers.append(threading.current_thread().name), move(*args)))
