@@ -60,7 +60,9 @@ def to_failed_event(error: BaseException, job: ImageJob) -> Failed:
 
 def to_load_failed_event(error: BaseException, job: ImageJob) -> Failed:
     """Translate whatever a load failed with into the last event of a job that waited for it. `detail` begins with the
-    error's own words, for operators."""
+    error's own words, for operators. What other programs have taken keeps its code: the checkpoint is not at fault."""
+    if isinstance(error, MemoryTaken):
+        return replace(to_failed_event(error, job), movable="anywhere")
     reason = str(error) or type(error).__name__
     detail = "".join(traceback.format_exception(error))
     return replace(_checkpoint_failed(job, f"{reason}\n{detail}"), movable="anywhere")
