@@ -51,7 +51,7 @@ def drive_family(server: Server, name: str) -> Driven:
         make_family(name, folder)
     index = json.loads((folder / "model_index.json").read_text())
     driven = drive(server, name, index["_class_name"])
-    driven.cells["needs"] = ", ".join(needed_libraries(folder, CheckpointFolder(folder), index)) or "-"
+    driven.cells["needs"] = ", ".join(dict.fromkeys(needed_libraries(folder, CheckpointFolder(folder), index))) or "-"
     driven.cells["warmup"] = f"{driven.reload_s:.0f} s"
     return driven
 

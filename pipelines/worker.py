@@ -271,13 +271,13 @@ def _one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
-def _set_environment(kernel_cache: Path | None) -> None:
+def set_environment(kernel_cache: Path | None) -> None:
     """Set the variables that torch reads when it is imported, and when it first uses a GPU; the operator's own values
     stay."""
-    # Images come in many sizes: without this, blocks of memory that fit none of the later ones are kept
-    # and under WSL it fails with many drivers, at the first allocation or in the middle of a load
-    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # its older name, over which it has precedence
-        words = filter(None, ("" if is_wsl() else "expandable_segments:True", host_allocator_limits()))
+    # Images come in many sizes: without expandable segments, blocks of memory that fit none of the later ones are kept.
+    # Under WSL they fail with many drivers, at the first allocation or in the middle of a load.
+    words = list(filter(None, ("" if is_wsl() else "expandable_segments:True", host_allocator_limits())))
+    if words and "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # its older name, over which it has precedence
         os.environ.setdefault("PYTORCH_ALLOC_CONF", ",".join(words))
     if kernel_cache is not None:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(kernel_cache / "inductor"))
@@ -308,7 +308,7 @@ def main(start: StartEngine = start_engine) -> None:
     parser.add_argument("--checks", type=Path, help="folder for what warmup has found")
     options = parser.parse_args()
     share_one_arena()
-    _set_environment(options.kernel_cache)
+    set_environment(options.kernel_cache)
     connection = Connection(options.socket)
     before_exit(connection.tell_end)
     try:

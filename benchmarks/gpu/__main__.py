@@ -12,7 +12,9 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 
-os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+from pipelines.worker import set_environment
+
+set_environment(None)  # as a worker's
 
 try:
     from pipelines.device.offline import quiet_libraries

@@ -15,7 +15,7 @@ from benchmarks.gpu.engine import serving
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.networks import flux_pipeline, networks
 from benchmarks.gpu.report import Report
-from pipelines.chat.model.decode_graphs import CudaCapture
+from pipelines.device.graph_capture import CudaCapture
 
 KV_HEADS = 4  # fewer than eight: where cuDNN's attention was seen to corrupt greedy answers on a B200
 ROUNDING = 2.0  # of what plain arithmetic in the same format is off from float32: kernels round in other orders

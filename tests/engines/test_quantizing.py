@@ -10,6 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from pipelines.checkpoints.memory.shares import Room
 from pipelines.images.loading import runtime_options
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.fp8 import Fp8Linear, Fp8Report, quantize_linears, suitable_linears
@@ -21,7 +22,7 @@ Spec = Callable[[str], CheckpointSpec]
 
 
 def load(spec: CheckpointSpec, device: torch.device, **runtime: Any) -> Checkpoint:
-    return load_checkpoint(replace(spec, runtime=Runtime(dtype="float32", **runtime)), device, budget_bytes=2**40)
+    return load_checkpoint(replace(spec, runtime=Runtime(dtype="float32", **runtime)), device, room=Room(2**40))
 
 
 def devices(part: torch.nn.Module) -> set[str]:

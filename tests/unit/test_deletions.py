@@ -16,6 +16,7 @@ KNOWN = {
     "server/flows/operators/checkpoints.py": "the catalog file that an operator names",
     "server/secret_files.py": OWN_NAME,
     "pipelines/checkpoints/folder/versions.py": "a checkpoint that an operator names, and blobs that nothing links to",
+    "pipelines/device/attention.py": "marks of kernels that are being tried, by the names that are given to them",
     "pipelines/images/warmup/check_records.py": "records of checks, by the names that are given to them",
     "pipelines/protocol/raw_image_file.py": OWN_NAME,
 }

@@ -37,7 +37,7 @@ EXTRAS: Final = {"gguf": "gguf", "torchvision": "vision", "sentencepiece": "visi
 def missing_libraries(path: Path, folder: CheckpointFolder | None, index: Mapping[str, Any]) -> tuple[str, ...]:
     """List the libraries that a checkpoint's parts need and that are not installed, by the names that pip takes.
     `folder` has the parts."""
-    return not_installed(_libraries(path, folder, index))
+    return not_installed(needed_libraries(path, folder, index))
 
 
 def missing_quantizers(folder: CheckpointFolder, index: Mapping[str, Any]) -> tuple[str, ...]:
@@ -105,8 +105,9 @@ def _packed_weights(file: WeightFile) -> str | None:
     return None
 
 
-def _libraries(path: Path, folder: CheckpointFolder | None, index: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the libraries that a checkpoint's parts need beside those that are always there."""
+def needed_libraries(path: Path, folder: CheckpointFolder | None, index: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the libraries that a checkpoint's parts need beside those that are always there, by the names that pip
+    takes, some more than once."""
     if path.suffix == ".gguf":
         yield "gguf"
     yield from family_of(index.get("_class_name")).libraries

@@ -88,9 +88,11 @@ def _worker(settings: Settings, *, has_driver: bool) -> Finding:
         options["devices"] = max((spec.runtime.gpus for spec in catalog.checkpoints), default=1)
         options["weights-bytes"] = largest_weights(catalog)
         options["workers"] = 2 if catalog.chat.checkpoints and settings.engines == "auto" else 1
-    status, said, errors = _run(
-        python_command(WORKER_CHECKS, *(f"--{name}={value}" for name, value in options.items()))
-    )
+    try:
+        command = python_command(WORKER_CHECKS, *(f"--{name}={value}" for name, value in options.items()))
+        status, said, errors = _run(command)
+    except OSError as error:  # such as of another user's Python
+        return Finding(name="cuda", ok=False, detail=f"{error.filename} can't be run: {error.strerror}")
     if status != 0:
         ended = f"it has not answered for {COMMAND_LIMIT_S:g} s" if status is None else errors[-MOST_SHOWN:]
         detail = f"torch can't be used: {ended}. Install Darkroom's requirements again"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipelines.chat.model.decode_graphs import CudaCapture
+from pipelines.device.graph_capture import CudaCapture
 from tests.simulated_gpu import device
 
 GPU = torch.device("cuda")

@@ -22,7 +22,8 @@ from server.backends.upstream import UpstreamClient
 from server.cli.admin_client import request as ask_server
 from server.errors import StartError
 from server.settings import Settings
-from server.telemetry.tracing import CollectorExporter, Tracing
+from server.telemetry.span_export import CollectorExporter
+from server.telemetry.tracing import Tracing
 from tests.support.harness import until
 from tests.support.local_http import QuietHandler, running
 
