@@ -152,7 +152,8 @@ def measure_memory(device: torch.device) -> WorkerMemory:
     gpu = None
     if device.type == "cuda":
         free, total = device_memory(device)
-        gpu = GpuMemory(total, free, torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device))
+        allocated, peak = torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
+        gpu = GpuMemory(total, free, allocated, peak, _reserved_bytes(device))
     return WorkerMemory(pages * os.sysconf("SC_PAGE_SIZE"), gpu)
 
 

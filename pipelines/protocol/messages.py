@@ -55,12 +55,13 @@ class Ping:
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
     """The memory of a GPU in bytes: `total` and `free` of the whole device; `allocated` by the worker, and its most so
-    far."""
+    far; `reserved` is that with what its allocator keeps for the next image."""
 
     total_bytes: int
     free_bytes: int
     allocated_bytes: int
     peak_bytes: int
+    reserved_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ RESTORE_SHARE: Final = 0.1  # of the time from the disk that weights take from t
 LOAD: Final = 0  # in place of an image's area: what fails to load draws none
 FIRST_PAUSE_S: Final = 30.0  # that what failed is not tried again for where another worker may do it; it doubles
 LONGEST_PAUSE_S: Final = 1800.0
+MOST_DOUBLINGS: Final = 10  # a float has no power of two for a checkpoint that has failed for weeks
 FREED_SHARE: Final = 1 / 16  # of a GPU's memory: others that leave so much may leave the room that was missing
 
 
@@ -37,7 +38,9 @@ class Failure:
     @property
     def counts(self) -> bool:
         """Return whether another try would most likely fail too."""
-        return time.monotonic() - self.at < min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (self.count - 1))
+        return time.monotonic() - self.at < min(
+            LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self.count - 1, MOST_DOUBLINGS)
+        )
 
 
 class WorkerCheckpoints:
@@ -120,7 +123,7 @@ class WorkerCheckpoints:
 
     def note_memory(self, gpu: GpuMemory) -> None:
         """Forget failures on a GPU of whose memory others have left a part."""
-        others_bytes = gpu.total_bytes - gpu.free_bytes - gpu.allocated_bytes
+        others_bytes = gpu.total_bytes - gpu.free_bytes - gpu.reserved_bytes
         for key, failure in list(self.failures.items()):
             failure.others_bytes = max(failure.others_bytes or 0, others_bytes)
             if others_bytes < failure.others_bytes - gpu.total_bytes * FREED_SHARE:

@@ -26,7 +26,7 @@ async def scrape_busy_app(home: Path) -> str:
         spec = services.served.catalog.current.checkpoints[0]
         come_up(
             engine,
-            memory=WorkerMemory(2**20, GpuMemory(2**30, 2**29, 2**20, 2**21)),
+            memory=WorkerMemory(2**20, GpuMemory(2**30, 2**29, 2**20, 2**21, 2**21)),
             cached_checkpoints=CachedCheckpoints((CachedCheckpoint(spec, 2**20, on_device=True),), 2**20, 2**29),
         )
         engine.checkpoints[spec] = CheckpointState(spec, "loaded", "")

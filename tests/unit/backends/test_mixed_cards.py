@@ -5,6 +5,7 @@ The workers are scripted, and a failed load answers at once: nothing attracts ca
 
 import asyncio
 import math
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from server.backends import worker_checkpoints
 from server.backends.demands import Member
 from server.backends.engine_host import EngineHost, HostLimits
 from server.backends.job_events import JobEvents
-from server.backends.worker_checkpoints import LOAD
+from server.backends.worker_checkpoints import LOAD, Failure
 from server.backends.worker_pool import WorkerPool
 from tests.support.polling import eventually
 from tests.support.scripted_worker import ScriptedWorker
@@ -184,12 +185,29 @@ async def test_a_card_whose_memory_others_leave_is_tried_again(box: Build, flux:
     cards = await box([10 * BYTES] * 2, flux, card0={"flux"}, card1=set())
     await cards.draw("a", "b", spec=flux)
     assert cards.pool.able(flux) == {"card1"}
-    full, free = (Pong(WorkerMemory(0, GpuMemory(1000, unused, 0, 0))) for unused in (100, 900))
+    full, free = (Pong(WorkerMemory(0, GpuMemory(1000, unused, 0, 0, 0))) for unused in (100, 900))
     cards.cards[0].tell(full)
     await eventually(lambda: cards.pool.workers[0].status.memory is not None)
     assert cards.pool.able(flux) == {"card1"}
     cards.cards[0].tell(free)
     await eventually(lambda: cards.pool.able(flux) == {"card0", "card1"})
+
+
+async def test_memory_that_a_worker_gives_back_itself_is_no_reason_to_try_a_load_again(
+    box: Build, flux: CheckpointSpec
+) -> None:
+    cards = await box([10 * BYTES] * 2, flux, card0={"flux"})
+    await cards.draw("a", "b", spec=flux)
+    host = cards.pool.workers[0]
+    for free, reserved in ((300, 700), (500, 500)):  # its allocator keeps 200 of an image, and then does not
+        cards.cards[0].tell(Pong(WorkerMemory(free, GpuMemory(1000, free, 500, 600, reserved))))
+        await eventually(lambda free=free: host.status.memory is not None and host.status.memory.host_bytes == free)  # type: ignore[misc]
+        assert cards.pool.able(flux) == {"card1"}
+
+
+def test_a_checkpoint_that_has_failed_for_weeks_is_still_counted() -> None:
+    assert Failure(2000, time.monotonic()).counts
+    assert not Failure(2000, time.monotonic() - worker_checkpoints.LONGEST_PAUSE_S).counts
 
 
 async def test_a_failure_is_forgotten_after_a_while_and_by_a_reload(

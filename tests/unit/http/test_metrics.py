@@ -61,7 +61,7 @@ def test_the_process_its_build_and_its_disk_are_told(samples: Samples) -> None:
 
 def test_workers_tell_their_memory_and_checkpoints() -> None:
     metrics = Metrics()
-    gpu = GpuMemory(total_bytes=80, free_bytes=50, allocated_bytes=20, peak_bytes=25)
+    gpu = GpuMemory(total_bytes=80, free_bytes=50, allocated_bytes=20, peak_bytes=25, reserved_bytes=25)
     report = EngineReport(
         engine="image-1",
         kind="image",

@@ -167,7 +167,7 @@ def _delete_database(home: Path) -> None:
 
 async def test_a_worker_tells_its_memory_and_that_of_its_gpu(running: InProcess) -> None:
     host = running.services.engines.chat
-    gpu = GpuMemory(80 * 2**30, 60 * 2**30, 10 * 2**30, 0)
+    gpu = GpuMemory(80 * 2**30, 60 * 2**30, 10 * 2**30, 0, 10 * 2**30)
     come_up(host, "a GPU", memory=WorkerMemory(300 * 2**20, gpu))
     [told] = worker_reports([host])
     assert told.memory is not None
