@@ -19,7 +19,7 @@ from pipelines.checkpoints.errors import CheckpointError
 from pipelines.protocol.chat import ChatCapabilities, ChatJob, CountJob
 from pipelines.protocol.classify import ClassifyJob
 from pipelines.protocol.engine import Engine
-from pipelines.protocol.images import Failed, ImageJob, Movable, Queued, Started
+from pipelines.protocol.images import Failed, Finished, ImageJob, Movable, Queued, Started
 from pipelines.protocol.messages import (
     AnyEvent,
     Asleep,
@@ -48,7 +48,7 @@ from server.backends.child_process import ChildProcess
 from server.backends.job_events import EventT, JobEvents, PendingJob, QueueFull, death_message
 from server.backends.transport import Launcher
 from server.backends.watchdog import SILENCE_S, Watchdog
-from server.backends.worker_checkpoints import LOAD, WorkerCheckpoints, WorkerDied
+from server.backends.worker_checkpoints import LOAD, WorkerCheckpoints, WorkerDied, pixels
 from server.backends.worker_jobs import WorkerJobs
 
 log = structlog.stdlib.get_logger("darkroom.engine")
@@ -405,7 +405,9 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             self._log_checkpoint(state)
             self._checkpoints.fail(spec, state.detail)
         elif isinstance(event, Failed) and event.movable == "larger" and isinstance(moved.job, ImageJob):
-            self._checkpoints.remember_failure(spec, moved.job.width_px * moved.job.height_px)
+            self._checkpoints.remember_failure(spec, pixels(moved.job))
+        elif isinstance(event, Finished) and isinstance(moved.job, ImageJob):
+            self._checkpoints.forget_failures(spec, pixels(moved.job))
         elif isinstance(event, Started) and self._checkpoints.is_mended(spec):
             self._load((spec,))  # it may be another file than the one that failed: what can it do?
 

@@ -53,7 +53,7 @@ class JobEvents(AsyncIterator[EventT], Generic[EventT]):
             raise StopAsyncIteration
         while (moved := self._moved(event := await self._events.get())) is not None:
             self._events = moved._events
-        if isinstance(event, Started):
+        if isinstance(event, Started) and self.queue_s is None:  # one that moves starts again
             self.queue_s = time.monotonic() - self._submitted_at
         self.ended = isinstance(event, TERMINAL_EVENTS)
         return event

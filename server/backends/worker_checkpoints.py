@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from pipelines.protocol.images import ImageJob
 from pipelines.protocol.messages import CheckpointState, GpuMemory, JobKind, Spec
 from server.backends.worker_life import Place
 
@@ -17,6 +18,13 @@ FIRST_PAUSE_S: Final = 30.0  # that what failed is not tried again for where ano
 LONGEST_PAUSE_S: Final = 1800.0
 MOST_DOUBLINGS: Final = 10  # a float has no power of two for a checkpoint that has failed for weeks
 FREED_SHARE: Final = 1 / 16  # of a GPU's memory: others that leave so much may leave the room that was missing
+
+
+def pixels(job: ImageJob) -> int:
+    """Return how many pixels a job's image has together with those that it is drawn from: what its memory grows with.
+    An image that fails for its many references says nothing of images without them."""
+    shown = [*job.references, *(control.image for control in job.controls)]
+    return job.width_px * job.height_px + sum(image.width_px * image.height_px for image in shown)
 
 
 class WorkerDied(Exception):
@@ -116,6 +124,11 @@ class WorkerCheckpoints:
         clock; None if none did, as far as counts."""
         known = (each for (failed, px), each in self.failures.items() if failed == spec and px <= area_px)
         return max((each.at for each in known if each.counts), default=None)
+
+    def forget_failures(self, spec: Spec, px: int) -> None:
+        """Forget failures of images of at most so many pixels: one has been drawn."""
+        for key in [(failed, size) for failed, size in self.failures if failed == spec and LOAD < size <= px]:
+            del self.failures[key]
 
     def is_mended(self, spec: Spec) -> bool:
         """Return whether a checkpoint, with which a job has just started, is on record as one that does not load."""

@@ -18,7 +18,7 @@ from pipelines.protocol.messages import Capabilities, CheckpointState, Spec
 from server.backends.demands import ImageHost, Member, demands_of
 from server.backends.job_events import JobEvents, QueueFull
 from server.backends.placement import Placement, place
-from server.backends.worker_checkpoints import FIRST_LOAD_S, LOAD, WorkerDied
+from server.backends.worker_checkpoints import FIRST_LOAD_S, LOAD, WorkerDied, pixels
 from server.catalog.images import Catalog
 
 log = structlog.stdlib.get_logger("darkroom.engine")
@@ -243,7 +243,7 @@ class WorkerPool:
         """Give a job to a worker that has not failed it; None if there is none. One without a device is not followed by
         one that is waited for, as it may not come back either."""
         spec = job.checkpoint
-        hosts = [host for host in self._able(spec, job.width_px * job.height_px) if host not in tried]
+        hosts = [host for host in self._able(spec, pixels(job)) if host not in tried]
         if failed.code == "worker_died":
             hosts = [host for host in hosts if host.status.problem is None]
         if failed.movable == "larger":
@@ -279,7 +279,7 @@ class WorkerPool:
     def _choose(self, job: ImageJob) -> ImageHost:
         """Choose the worker for a new job. If all have failed to load its checkpoint, or at its size, it is the one
         that was not tried for longest. Another server's model has one place."""
-        spec, area_px = job.checkpoint, job.width_px * job.height_px
+        spec, area_px = job.checkpoint, pixels(job)
         if spec.upstream is not None:
             return self._upstream_host(spec.upstream.base_url)
         if hosts := self._able(spec, area_px):

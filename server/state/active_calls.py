@@ -113,8 +113,9 @@ class ActiveCall(ActiveJob[Preview]):
                 self.state = "running"
             case Progress():
                 self.progress = event
-            case Preview():
-                self.events.append(event)
+            case Preview(index, number):  # one that moves to another worker has its first ones again
+                if not any((seen.index, seen.number) == (index, number) for seen in self.events):
+                    self.events.append(event)
         self._notify()
 
     def cancel(self, reason: CancelReason = CancelReason.REQUESTED) -> None:

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 from pipelines.checkpoints.errors import CheckpointError
 from pipelines.checkpoints.memory.runtime import least_bytes
-from pipelines.protocol.images import CheckpointSpec, Event, Failed, Finished, ImageJob, Runtime, Started
+from pipelines.protocol.images import CheckpointSpec, Event, Failed, Finished, ImageJob, RawImage, Runtime, Started
 from pipelines.protocol.messages import GpuMemory, NoGpu, Pong, Submit, ToWorker, WorkerMemory
 from server.backends import worker_checkpoints
 from server.backends.demands import Member
@@ -347,6 +347,51 @@ async def test_an_image_that_a_small_card_has_no_memory_for_moves_to_a_larger_on
     end = await asyncio.wait_for(last(cards.pool.submit(replace(large, id="too large"))), 60)
     assert isinstance(end, Failed)
     assert end.code == "out_of_memory"
+
+
+async def test_a_small_image_of_many_references_that_fails_keeps_no_other_image_from_a_card(
+    box: Build, flux: CheckpointSpec
+) -> None:
+    cards = await box([9 * BYTES] * 2, flux)
+    for card in cards.cards:
+        card.draws = False
+    small = replace(job("small", spec=flux), width_px=64, height_px=64)
+    running = cards.pool.submit(replace(small, references=(RawImage(1000, 2000, "RGB", b""),) * 8))
+    card = next(card for card in cards.cards if card.jobs)
+    card.event("small", Started(), NO_MEMORY)
+    assert isinstance(await asyncio.wait_for(last(running), 60), Failed)
+    for each in cards.cards:
+        each.draws = True
+    await cards.draw(*numbered(8), spec=flux)
+    assert all(each.drawn for each in cards.cards)
+
+
+async def test_an_image_that_is_drawn_after_all_is_no_failure_any_more(box: Build, flux: CheckpointSpec) -> None:
+    cards = await box([9 * BYTES], flux)
+    (card,), (host,) = cards.cards, cards.pool.workers
+    card.too_large_px = 1_000_000
+    await cards.draw("a", spec=flux)
+    assert host.failed_at(flux, 1_000_000) is not None
+    card.too_large_px = math.inf
+    await cards.draw("b", spec=flux)
+    assert host.failed_at(flux, 1_000_000) is None
+
+
+async def test_a_call_that_moves_while_it_is_drawn_counts_its_wait_once(box: Build, flux: CheckpointSpec) -> None:
+    cards = await box([3 * BYTES, 9 * BYTES], flux)
+    for card in cards.cards:
+        card.draws = False
+    small, large = cards.cards
+    blocking = cards.put("a", flux)
+    assert cards.pool.workers[0].jobs == 1
+    small.event("a", Started(), NO_MEMORY)
+    assert isinstance(await asyncio.wait_for(anext(blocking), 60), Started)
+    waited_s = blocking.queue_s
+    moved = asyncio.create_task(last(blocking))  # type: ignore[arg-type]
+    await eventually(lambda: large.jobs == ["a"])
+    large.event("a", Started(), Finished((), run_s=1.0, unit_s=0.5))
+    assert isinstance(await asyncio.wait_for(moved, 60), Finished)
+    assert blocking.queue_s == waited_s
 
 
 async def test_a_call_that_a_shared_engine_has_no_place_for_moves_and_is_no_failure_of_the_checkpoint(

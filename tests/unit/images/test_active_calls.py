@@ -258,3 +258,11 @@ async def test_what_a_failed_call_has_read_is_free_at_once() -> None:
         assert ended == ["at once"]
     finally:
         gc.enable()
+
+
+def test_previews_that_are_drawn_again_are_told_once() -> None:
+    """A call that runs out of memory while its file is decoded starts again, here or on a larger GPU."""
+    call = new_call(9)
+    for event in (Started(), preview(0), preview(1), Started(), preview(0), preview(1), preview(2)):
+        call.report(event)
+    assert call.events == [preview(0), preview(1), preview(2)]
