@@ -148,6 +148,10 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         so much time has gone that it may be tried again."""
         return self._checkpoints.failed_at(spec, area_px)
 
+    def ends_workers(self, spec: Spec) -> bool:
+        """Return whether loading a checkpoint has ended two workers here, so lately that it would end the next one."""
+        return self._checkpoints.ends_workers(spec)
+
     def mended_at(self, spec: Spec) -> float:
         """Return when a checkpoint was loaded here that had failed to, by the monotonic clock; 0 if that never was."""
         return self._checkpoints.mended_at.get(spec, 0.0)
@@ -341,7 +345,12 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         """Tell a new worker what it may have, what to load and which jobs wait for it."""
         if self._checkpoints.retained:
             self._send(UnloadExcept(self._checkpoints.retained))
-        if specs := self._checkpoints.first_loads(wakes=self.status.takes_jobs):
+        specs = self._checkpoints.first_loads(wakes=self.status.takes_jobs)
+        for spec in filter(self._checkpoints.ends_workers, specs):
+            self._record_checkpoint(
+                CheckpointState(spec, "failed", "two workers in a row have ended while they loaded it")
+            )
+        if specs := tuple(self._checkpoints.loading):
             self._send(Load(specs))
         for pending in list(self._jobs.pending.values()):
             self._send(Submit(pending.job))
@@ -428,7 +437,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             self._checkpoints.slept("disk")
             return
         for spec in self._loads_now() if was_up else ():
-            self._checkpoints.remember_failure(spec)
+            self._checkpoints.remember_failure(spec, ends_worker=True)
         # One that had its device may have been ended by a job whose start it could not tell any more
         movable: Movable | None = None if has_device else "anywhere"
         self._fail_jobs(death_message(self.kind, reason, has_device=has_device), movable)

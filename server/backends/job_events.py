@@ -40,6 +40,13 @@ class JobEvents(AsyncIterator[EventT], Generic[EventT]):
         self.queue_s: float | None = None  # until it started on the device; a chat's prompt is built before
         self.ended = False
 
+    @classmethod
+    def failed(cls, event: EventT) -> Self:
+        """Return the events of a job that no worker gets."""
+        events: asyncio.Queue[EventT] = asyncio.Queue()
+        events.put_nowait(event)
+        return cls(events)
+
     def limit_s(self, time_limit_s: float) -> float:
         """Return how long to wait for the job's end, in seconds from its submission: its time limit, and the time that
         the worker may need to wake."""

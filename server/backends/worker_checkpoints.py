@@ -16,6 +16,7 @@ RESTORE_SHARE: Final = 0.1  # of the time from the disk that weights take from t
 LOAD: Final = 0  # in place of an image's area: what fails to load draws none
 FIRST_PAUSE_S: Final = 30.0  # that what failed is not tried again for where another worker may do it; it doubles
 LONGEST_PAUSE_S: Final = 1800.0
+MOST_ENDS: Final = 2  # of workers by one checkpoint, until others are not to be lost for it
 MOST_DOUBLINGS: Final = 10  # a float has no power of two for a checkpoint that has failed for weeks
 FREED_SHARE: Final = 1 / 16  # of a GPU's memory: others that leave so much may leave the room that was missing
 
@@ -37,11 +38,12 @@ class WorkerDied(Exception):
 @dataclass(slots=True)
 class Failure:
     """How often a load, or an image of some size, has failed in a row, and when last, by the monotonic clock; the most
-    that others have had of the GPU's memory since, None until that was measured."""
+    that others have had of the GPU's memory since, None until that was measured; how many workers it has ended."""
 
     count: int
     at: float
     others_bytes: int | None = None
+    ends: int = 0
 
     @property
     def counts(self) -> bool:
@@ -112,12 +114,19 @@ class WorkerCheckpoints:
         self.states[spec] = replace(known, state="failed", detail=reason) if known is not None else failed
         self.remember_failure(spec)
 
-    def remember_failure(self, spec: Spec, area_px: int = LOAD) -> None:
+    def remember_failure(self, spec: Spec, area_px: int = LOAD, *, ends_worker: bool = False) -> None:
         """Remember that a load of a checkpoint has failed, or has ended its worker; or that the GPU has no memory for
         images of this area. What many jobs waited for fails once."""
         before = self.failures.get((spec, area_px))
         count = 1 if before is None else before.count + (not before.counts)
-        self.failures[spec, area_px] = Failure(count, time.monotonic())
+        ends = ends_worker + (0 if before is None else before.ends)
+        self.failures[spec, area_px] = Failure(count, time.monotonic(), ends=ends)
+
+    def ends_workers(self, spec: Spec) -> bool:
+        """Return whether loading a checkpoint now would most likely end this worker too: one may die by chance while
+        it loads, a second one hardly."""
+        failure = self.failures.get((spec, LOAD))
+        return failure is not None and failure.ends >= MOST_ENDS and failure.counts
 
     def failed_at(self, spec: Spec, area_px: int = LOAD) -> float | None:
         """Return when a load of a checkpoint last failed here, or an image of at most this area, by the monotonic

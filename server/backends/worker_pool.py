@@ -26,6 +26,10 @@ log = structlog.stdlib.get_logger("darkroom.engine")
 RESTORE_BYTES_PER_S = 10e9  # from the host's memory to a GPU
 AS_SOON = 1.1  # of workers that would finish a job within a tenth of the soonest, the one with the least work gets it
 CHECK_S = 1.0
+ENDS_WORKERS = (
+    "The checkpoint '{}' can't be used: workers end while they load it. It is tried again later, so that other calls "
+    "are not lost for it. Nothing was charged."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +238,8 @@ class WorkerPool:
         """Send the job to the worker that is expected to finish it first, and return its events. If that worker can't
         load its checkpoint, or comes up without a device, it goes on to another. Raises QueueFull."""
         host = self._choose(job)
+        if host is None:
+            return JobEvents.failed(Failed("checkpoint_failed", ENDS_WORKERS.format(job.checkpoint.name)))
         events = host.submit(job)
         if host in self.workers:
             events.move = partial(self._submit_elsewhere, job, [host])
@@ -276,16 +282,17 @@ class WorkerPool:
         """Return the names of the workers that may draw with a checkpoint now, as far as is known."""
         return frozenset(host.name for host in self._able(spec))
 
-    def _choose(self, job: ImageJob) -> ImageHost:
+    def _choose(self, job: ImageJob) -> ImageHost | None:
         """Choose the worker for a new job. If all have failed to load its checkpoint, or at its size, it is the one
-        that was not tried for longest. Another server's model has one place."""
+        that was not tried for longest; None if its loads end workers. Another server's model has one place."""
         spec, area_px = job.checkpoint, pixels(job)
         if spec.upstream is not None:
             return self._upstream_host(spec.upstream.base_url)
         if hosts := self._able(spec, area_px):
             return self._quickest(hosts, job)
         alive = self.alive
-        return min(self._allowed(spec), key=lambda host: (host not in alive, host.failed_at(spec, area_px) or 0.0))
+        hosts = [host for host in self._allowed(spec) if not host.ends_workers(spec)]
+        return min(hosts, key=lambda host: (host not in alive, host.failed_at(spec, area_px) or 0.0), default=None)
 
     def _allowed(self, spec: CheckpointSpec) -> list[ImageHost]:
         allowed = self.current.allowed.get(weights_key(spec))

@@ -6,7 +6,7 @@ The workers are scripted, and a failed load answers at once: nothing attracts ca
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from pipelines.checkpoints.errors import CheckpointError
 from pipelines.checkpoints.memory.runtime import least_bytes
 from pipelines.protocol.images import CheckpointSpec, Event, Failed, Finished, ImageJob, RawImage, Runtime, Started
-from pipelines.protocol.messages import GpuMemory, NoGpu, Pong, Submit, ToWorker, WorkerMemory
+from pipelines.protocol.messages import GpuMemory, NoGpu, Pong, Spec, Submit, ToWorker, WorkerMemory
 from server.backends import worker_checkpoints
 from server.backends.demands import Member
 from server.backends.engine_host import EngineHost, HostLimits
@@ -40,6 +40,7 @@ class Card(ScriptedWorker):
     """A worker that draws at once, or fails at once to load the checkpoints whose names are in `broken`."""
 
     broken: set[str] = field(default_factory=set)
+    deadly: set[str] = field(default_factory=set)  # names of checkpoints whose loads end it
     ends: str = "a test wanted it"
     drawn: list[str] = field(default_factory=list)
     draws: bool = True
@@ -56,6 +57,13 @@ class Card(ScriptedWorker):
                 elif self.draws:
                     self.drawn.append(drawn.id)
                     self.event(drawn.id, Started(), Finished((), run_s=1.0, unit_s=0.5))
+
+    async def _load(self, specs: Sequence[Spec]) -> None:
+        for spec in specs:
+            if spec.name in self.deadly:
+                self.kill()
+                return
+            await super()._load([spec])
 
     def tell(self, message: NoGpu | Pong) -> None:
         self._inbox.put_nowait(message)
@@ -276,6 +284,48 @@ async def test_a_load_that_ends_its_worker_ends_no_second_one(box: Build, flux: 
     assert other.drawn == ["b", "c"], "the one that died with it is not tried first"
 
 
+async def test_a_checkpoint_whose_loads_end_workers_is_no_way_to_end_them_all_the_time(
+    box: Build, flux: CheckpointSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = replace(flux, name="other", runtime=Runtime(resident=True))
+    cards = await box([10 * BYTES] * 2, flux, other)
+    for card in cards.cards:
+        card.draws = False
+    codes = list[str]()
+    for name in numbered(9):
+        running = cards.put(name, flux)
+        for card in cards.cards:
+            if card.jobs[-1:] == [name]:
+                card.kill()
+        failed = await asyncio.wait_for(last(running), 60)
+        assert isinstance(failed, Failed)
+        codes.append(failed.code)
+        await eventually(lambda: len(cards.pool.alive) == 2)
+    assert codes == ["worker_died"] * 4 + ["checkpoint_failed"] * 5
+    assert [card.lives for card in cards.cards] == [3, 3]
+    for card in cards.cards:
+        card.draws = True
+    assert all(isinstance(end, Finished) for end in await cards.draw("a", "b", spec=other))
+    monkeypatch.setattr(worker_checkpoints, "FIRST_PAUSE_S", 0.0)  # a while later the file is mended
+    assert all(isinstance(end, Finished) for end in await cards.draw("c", "d", spec=flux))
+
+
+async def test_a_preloaded_checkpoint_that_ends_workers_leaves_the_others_their_worker(
+    box: Build, flux: CheckpointSpec
+) -> None:
+    other = replace(flux, name="other", runtime=Runtime(resident=True))
+    cards = await box([10 * BYTES], flux, other)
+    (card,), (host,) = cards.cards, cards.pool.workers
+    card.deadly.add("flux")
+    cards.pool.unload_except(cards.pool.current)
+    await eventually(lambda: card.loaded == [other] and host.ready)
+    assert card.lives == 3
+    assert host.checkpoints[flux].state == "failed"
+    card.deadly.clear()
+    cards.pool.unload_except(cards.pool.current)
+    await eventually(lambda: set(card.loaded) == {flux, other})
+
+
 async def test_a_card_lost_at_the_start_passes_its_calls_on(box: Build, flux: CheckpointSpec) -> None:
     cards = await box([10 * BYTES] * 2, flux, wait=False)
     for card in cards.cards:
@@ -387,7 +437,7 @@ async def test_a_call_that_moves_while_it_is_drawn_counts_its_wait_once(box: Bui
     small.event("a", Started(), NO_MEMORY)
     assert isinstance(await asyncio.wait_for(anext(blocking), 60), Started)
     waited_s = blocking.queue_s
-    moved = asyncio.create_task(last(blocking))  # type: ignore[arg-type]
+    moved = asyncio.create_task(last(blocking))
     await eventually(lambda: large.jobs == ["a"])
     large.event("a", Started(), Finished((), run_s=1.0, unit_s=0.5))
     assert isinstance(await asyncio.wait_for(moved, 60), Finished)
