@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import structlog
+
 from pipelines.protocol.messages import (
     GROUP_NO_MEMORY_EXIT,
     HEADER,
@@ -22,8 +24,11 @@ from pipelines.protocol.messages import (
 from pipelines.protocol.python_command import python_command
 from server.backends.transport import NO_MEMORY
 
+log = structlog.stdlib.get_logger("darkroom.engine")
+
 WORKER = "pipelines.worker"  # the module that a worker process runs
 EXIT_LIMIT_S = 1.0  # from closing its socket until a worker that dies has ended
+KILL_LIMIT_S = 30.0  # from a kill until a worker's memory is given back; a GPU that hangs may keep its process for ever
 END_REASONS = {
     LOST_DEVICE_EXIT: "its device no longer answered",
     LOST_GROUP_EXIT: "a process of its group ended or hung",
@@ -86,9 +91,10 @@ class ChildTransport:
         self._writer.write(frame(messages))
 
     def kill(self) -> None:
-        """Kill the process, if it lives."""
+        """Kill the process, if it lives. Its messages end here, also if the driver keeps it from ending."""
         with suppress(ProcessLookupError):
             self._process.kill()
+        self._writer.close()
 
     async def end_reason(self) -> str:
         """Return the signal or status with which the process ended, for the log."""
@@ -104,10 +110,14 @@ class ChildTransport:
         return "it closed its connection"
 
     async def close(self) -> None:
-        """Kill the process, and wait until it has ended."""
-        self._writer.close()
+        """Kill the process, and wait until it has ended, unless it can't be ended."""
         self.kill()
-        await self._process.wait()
+        try:
+            await asyncio.wait_for(self._process.wait(), KILL_LIMIT_S)
+        except TimeoutError:
+            log.error(  # noqa: TRY400
+                "a killed worker does not end", pid=self.pid, remedy="its GPU or driver hangs: look for Xid in dmesg"
+            )
 
 
 def _kills_for_memory(file: Path = Path("/proc/vmstat")) -> int:
