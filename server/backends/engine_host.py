@@ -204,10 +204,11 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             raise CheckpointError(state.detail)
         return state.capabilities
 
-    def unload_except(self, specs: Sequence[Spec], preload: Sequence[Spec] = ()) -> None:
+    def unload_except(self, specs: Sequence[Spec], preload: Sequence[Spec] = (), *, retries: bool = True) -> None:
         """Keep only these checkpoints, which are those of the catalog: the worker may evict others. It loads those of
-        `preload` that it has not loaded, and so does every later worker."""
-        missing = self._checkpoints.retain(specs, preload)
+        `preload` that it has not loaded, and so does every later worker. What has failed is tried again by `retries`
+        alone."""
+        missing = self._checkpoints.retain(specs, preload, retries=retries)
         self.speeds.keep(set(specs))
         self._send(UnloadExcept(tuple(specs)))
         if missing:

@@ -74,15 +74,18 @@ class WorkerCheckpoints:
         """Return whether nothing is being loaded."""
         return not self.loading and not self._preparing
 
-    def retain(self, specs: Sequence[Spec], preload: Sequence[Spec]) -> list[Spec]:
-        """Forget all others than `specs`, and return those of `preload` that have to be loaded now, or tried again."""
+    def retain(self, specs: Sequence[Spec], preload: Sequence[Spec], *, retries: bool = True) -> list[Spec]:
+        """Forget all others than `specs`, and return those of `preload` that have to be loaded now: with `retries` also
+        those that have failed."""
         self.preload, self.retained = tuple(preload), tuple(specs)
         kept = set(specs)
         self.states = {spec: state for spec, state in self.states.items() if spec in kept}
         self._cold = {spec: place for spec, place in self._cold.items() if spec in kept}
-        self.failures.clear()
-        self.mended_at.clear()
-        return [spec for spec in preload if not self.is_loaded(spec) and spec not in self.loading]
+        if retries:
+            self.failures.clear()
+            self.mended_at.clear()
+        wanted = [spec for spec in preload if not self.is_loaded(spec) and spec not in self.loading]
+        return [spec for spec in wanted if self.failed_at(spec) is None]
 
     def first_loads(self, *, wakes: bool) -> tuple[Spec, ...]:
         """Return what a new worker is to load: everything, or what was asked of one that `wakes`."""

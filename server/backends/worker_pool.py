@@ -147,7 +147,7 @@ class WorkerPool:
         except CheckpointError:
             self._members = before
             raise
-        self.unload_except(plan, preload=self._preloads)
+        self.unload_except(plan, preload=self._preloads, retries=False)  # the catalog is as it was
         for member in after:
             if member not in before:
                 await member.host.start()
@@ -206,16 +206,16 @@ class WorkerPool:
             if any(spec not in host.checkpoints for spec in listed):  # it was replaced while others still loaded
                 raise WorkerDied(host.kind)
 
-    def unload_except(self, plan: Plan, *, preload: bool = True) -> None:
+    def unload_except(self, plan: Plan, *, preload: bool = True, retries: bool = True) -> None:
         """Keep only the plan's checkpoints, which are those of the catalog: workers may evict others. With `preload`
-        each worker loads its part of them, now and when it is started again."""
+        each worker loads its part of them, now and when it is started again. Failures are forgotten by `retries`."""
         for name, reasons in plan.too_small.items():
             for spec, reason in reasons.items():
                 if self.current.too_small.get(name, {}).get(spec) != reason:
                     log.warning("a worker is left out", worker=name, checkpoint=spec.name, reason=reason)
         self.current, self._preloads, self._prepared = plan, preload, False
         for host in self.workers:
-            host.unload_except(plan.specs, plan.placement.get(host.name, ()) if preload else ())
+            host.unload_except(plan.specs, plan.placement.get(host.name, ()) if preload else (), retries=retries)
         by_url: dict[str, list[CheckpointSpec]] = {url: [] for url in self._upstreams}
         for spec in plan.upstreams:
             if spec.upstream is not None:
@@ -263,8 +263,9 @@ class WorkerPool:
         tried.append(host)
         try:
             return host.submit(job)
-        except QueueFull:
-            return None
+        except QueueFull as error:
+            full = Failed("queue_full", f"The server is busy: {error}.", retry_after_s=error.retry_after_s)
+            return self._submit_elsewhere(job, tried, failed) or JobEvents.failed(full)
 
     def cancel(self, job_id: str) -> None:
         """Stop a job within one step. Ids that are not pending are ignored."""

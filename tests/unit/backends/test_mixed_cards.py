@@ -231,6 +231,43 @@ async def test_a_failure_is_forgotten_after_a_while_and_by_a_reload(
     assert cards.pool.able(flux) == {"card0", "card1"}
 
 
+async def test_nodes_that_come_and_go_let_no_failed_load_be_tried_again(box: Build, flux: CheckpointSpec) -> None:
+    cards = await box([10 * BYTES] * 2, flux)
+    cards.cards[0].failing.add("flux")
+    cards.pool.unload_except(cards.pool.current)
+    await eventually(lambda: cards.pool.able(flux) == {"card1"})
+    host, members = cards.pool.workers[0], cards.pool._members
+    for name in numbered(3):
+        node = Member(
+            EngineHost("image", (), HostLimits(64), "cuda", Card(), name), room_bytes=10 * BYTES, item_bytes=2
+        )
+        for present in ((*members, node), members):
+            assert await cards.pool.change_members(present, catalog(flux=flux))
+            assert host.loading == []
+            assert "card0" not in cards.pool.able(flux)
+
+
+async def test_a_call_that_no_other_card_has_a_place_for_is_told_to_come_later(
+    box: Build, flux: CheckpointSpec
+) -> None:
+    cards = await box([10 * BYTES] * 3, flux)
+    for card in cards.cards:
+        card.draws = False
+    running = [cards.put(name, flux) for name in numbered(3 * 64 - 1)]
+    (roomy,) = (host for host in cards.pool.workers if host.jobs == 63)
+    full = next(card for card in cards.cards if len(card.jobs) == 64)
+    of_full = {name: events for name, events in zip(numbered(3 * 64 - 1), running, strict=True) if name in full.jobs}
+    (first, *others) = of_full.values()
+    reading = asyncio.create_task(last(first))
+    full.event(full.jobs[0], REFUSED)
+    await eventually(lambda: roomy.jobs == 64)
+    full.event(full.jobs[1], REFUSED)
+    failed = await asyncio.wait_for(last(others[0]), 60)
+    assert isinstance(failed, Failed)
+    assert (failed.code, (failed.retry_after_s or 0) > 0) == ("queue_full", True)
+    reading.cancel()
+
+
 async def test_a_preload_that_failed_is_tried_again_by_a_reload(box: Build, flux: CheckpointSpec) -> None:
     cards = await box([10 * BYTES] * 2, flux)
     cards.cards[0].failing.add("flux")
