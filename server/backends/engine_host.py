@@ -54,6 +54,7 @@ from server.backends.worker_jobs import WorkerJobs
 log = structlog.stdlib.get_logger("darkroom.engine")
 
 FIRST_START_S: Final = 15.0  # assumed for a worker's start until one was measured
+LATE_S: Final = 300.0  # a start that takes longer holds up no other worker: its GPU or driver may hang
 JobT = TypeVar("JobT", ImageJob, ChatJob | CountJob, ClassifyJob)
 
 
@@ -125,6 +126,12 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
     def ready(self) -> bool:
         """Return whether the worker sleeps, or is up and has loaded, or failed to load, every checkpoint to preload."""
         return self.status.takes_jobs and all(spec in self.checkpoints for spec in self._checkpoints.preload)
+
+    @property
+    def is_late(self) -> bool:
+        """Return whether a worker has long been spawned and has not come up. It is waited for no more, and may come."""
+        state = self._state
+        return isinstance(state, life.Starting) and time.monotonic() - state.worker.began > LATE_S
 
     @property
     def can_sleep(self) -> bool:

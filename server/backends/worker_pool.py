@@ -82,9 +82,9 @@ class WorkerPool:
 
     @property
     def ready(self) -> bool:
-        """Return whether calls are taken: no worker is still in its first start, unless it has failed, and one is
-        ready. Other servers are not waited for."""
-        started = all(host.ready or host.restarts > 0 for host in self.workers)
+        """Return whether calls are taken: no worker is still in its first start, unless it has failed or is late, and
+        one is ready. Other servers are not waited for."""
+        started = all(host.ready or host.restarts > 0 or host.is_late for host in self.workers)
         return started and any(host.ready for host in self.workers)
 
     @property

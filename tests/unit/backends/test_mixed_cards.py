@@ -17,8 +17,8 @@ from safetensors.numpy import save_file
 from pipelines.checkpoints.errors import CheckpointError
 from pipelines.checkpoints.memory.runtime import least_bytes
 from pipelines.protocol.images import CheckpointSpec, Event, Failed, Finished, ImageJob, RawImage, Runtime, Started
-from pipelines.protocol.messages import GpuMemory, NoGpu, Pong, Spec, Submit, ToWorker, WorkerMemory
-from server.backends import worker_checkpoints
+from pipelines.protocol.messages import FromWorker, GpuMemory, NoGpu, Pong, Spec, Submit, ToWorker, WorkerMemory
+from server.backends import engine_host, worker_checkpoints
 from server.backends.demands import Member
 from server.backends.engine_host import EngineHost, HostLimits
 from server.backends.job_events import JobEvents
@@ -44,6 +44,7 @@ class Card(ScriptedWorker):
     ends: str = "a test wanted it"
     drawn: list[str] = field(default_factory=list)
     draws: bool = True
+    hangs: bool = False  # it is spawned, and never comes up
     too_large_px: float = math.inf  # there is no memory for images of this area
 
     def send(self, messages: list[ToWorker]) -> None:  # type: ignore[override]
@@ -57,6 +58,9 @@ class Card(ScriptedWorker):
                 elif self.draws:
                     self.drawn.append(drawn.id)
                     self.event(drawn.id, Started(), Finished((), run_s=1.0, unit_s=0.5))
+
+    async def receive(self) -> Sequence[FromWorker]:
+        return await super().receive() if not self.hangs else await asyncio.Future()
 
     async def _load(self, specs: Sequence[Spec]) -> None:
         for spec in specs:
@@ -380,6 +384,20 @@ async def test_a_card_lost_at_the_start_passes_its_calls_on(box: Build, flux: Ch
     assert all(isinstance(end, Finished) for end in ends)
     assert sorted(other.drawn) == ["a", "b"]
     assert cards.pool.workers[0].status.problem == "no GPU can be used: it has fallen off the bus"
+
+
+async def test_a_card_whose_driver_hangs_at_the_start_keeps_no_other_from_serving(
+    box: Build, flux: CheckpointSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cards = await box([10 * BYTES] * 2, flux, wait=False)
+    hung, other = cards.cards
+    hung.hangs = True
+    await eventually(lambda: cards.pool.workers[1].ready)
+    assert not cards.pool.ready
+    monkeypatch.setattr(engine_host, "LATE_S", 0.0)
+    await asyncio.wait_for(cards.pool.wait_ready(), 60)
+    assert all(isinstance(end, Finished) for end in await cards.draw("a", "b", spec=flux))
+    assert other.drawn == ["a", "b"]
 
 
 async def test_the_reason_of_a_workers_end_is_its_own_and_not_that_of_the_one_before(
