@@ -3,11 +3,17 @@
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from threading import Thread
+from typing import Any, Final
 
 import pynvml
+import structlog
 
 from pipelines.checkpoints.memory.shares import host_memory_bytes
+
+log = structlog.stdlib.get_logger("darkroom.engine")
+
+ANSWER_LIMIT_S: Final = 60.0  # eight GPUs without the persistence daemon take many seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +31,26 @@ class Gpu:
 def list_gpus(visible: str | None) -> list[Gpu]:
     """List the GPUs in the order of nvidia-smi, each with its own problem. `visible` is CUDA_VISIBLE_DEVICES of the
     server's environment, whose GPUs and order are kept; None for all. A driver that does not answer counts as none: the
-    worker's own error is better."""
+    worker's own error is better. One that hangs is left behind in a thread, with the GPUs that it has not told."""
+    found: list[Sequence[Gpu]] = []
+    asking = Thread(target=lambda: found.extend(_every_gpu()), name="nvml", daemon=True)
+    asking.start()
+    asking.join(ANSWER_LIMIT_S)
+    if asking.is_alive():
+        remedy = "the driver or a GPU hangs: look for Xid in dmesg, and restart the machine"
+        log.error("NVML does not answer", waited_s=ANSWER_LIMIT_S, known=len(found), remedy=remedy)
+    return select_visible(list(found), visible)
+
+
+def _every_gpu() -> Iterator[list[Gpu]]:
+    """Yield the parts of each GPU."""
     try:
         pynvml.nvmlInit()
         count = pynvml.nvmlDeviceGetCount()
     except pynvml.NVMLError:
-        return []
+        return
     try:
-        return select_visible([_parts(index) for index in range(count)], visible)
+        yield from map(_parts, range(count))
     finally:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()

@@ -5,12 +5,15 @@ NVML is a fake with the errors of the real one.
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event, Thread
 from types import SimpleNamespace
 
 import pynvml
 import pytest
+from structlog.testing import capture_logs
 
 from pipelines.checkpoints.memory.shares import host_memory_bytes
+from server.backends import gpus
 from server.backends.engine_layout import automatic_layout, read_layout
 from server.backends.gpus import Gpu, list_gpus
 from server.errors import StartError
@@ -128,6 +131,29 @@ def test_instances_of_divided_gpus_are_gpus_each(monkeypatch: pytest.MonkeyPatch
 def test_a_driver_that_fails_when_it_is_left_has_told_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, *cards(1), shutdown=pynvml.NVML_ERROR_UNKNOWN)
     assert uuids(list_gpus(None)) == ["GPU-0a0"]
+
+
+def test_a_driver_that_hangs_lets_the_server_start_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs, ends = Event(), Event()
+    installed(monkeypatch, Card("GPU-0a0"), Card("GPU-1a1"))
+    read = pynvml.nvmlDeviceGetUUID
+
+    class Asking(Thread):
+        def join(self, timeout: float | None = None) -> None:
+            assert hangs.wait(timeout)
+
+    def read_or_hang(card: Card) -> str:
+        if card.uuid == "GPU-1a1":
+            hangs.set()
+            ends.wait()
+        return read(card)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetUUID", read_or_hang)
+    monkeypatch.setattr(gpus, "Thread", Asking)
+    with capture_logs() as logs:
+        assert uuids(list_gpus(None)) == ["GPU-0a0"]
+    ends.set()
+    assert [(entry["event"], entry["log_level"]) for entry in logs] == [("NVML does not answer", "error")]
 
 
 def test_a_file_of_engines_that_names_a_lost_gpu_starts_the_others(
