@@ -18,7 +18,7 @@ from pipelines.checkpoints.errors import CheckpointError
 from pipelines.checkpoints.memory.runtime import least_bytes
 from pipelines.protocol.images import CheckpointSpec, Event, Failed, Finished, ImageJob, RawImage, Runtime, Started
 from pipelines.protocol.messages import FromWorker, GpuMemory, NoGpu, Pong, Spec, Submit, ToWorker, WorkerMemory
-from server.backends import engine_host, worker_checkpoints
+from server.backends import engine_host, worker_checkpoints, worker_life
 from server.backends.demands import Member
 from server.backends.engine_host import EngineHost, HostLimits
 from server.backends.job_events import JobEvents
@@ -328,6 +328,7 @@ async def test_a_load_that_ends_its_worker_ends_no_second_one(box: Build, flux: 
 async def test_a_checkpoint_whose_loads_end_workers_is_no_way_to_end_them_all_the_time(
     box: Build, flux: CheckpointSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(worker_life, "MAX_PAUSE_S", 0.0)
     other = replace(flux, name="other", runtime=Runtime(resident=True))
     cards = await box([10 * BYTES] * 2, flux, other)
     for card in cards.cards:
@@ -352,8 +353,9 @@ async def test_a_checkpoint_whose_loads_end_workers_is_no_way_to_end_them_all_th
 
 
 async def test_a_preloaded_checkpoint_that_ends_workers_leaves_the_others_their_worker(
-    box: Build, flux: CheckpointSpec
+    box: Build, flux: CheckpointSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(worker_life, "MAX_PAUSE_S", 0.0)
     other = replace(flux, name="other", runtime=Runtime(resident=True))
     cards = await box([10 * BYTES], flux, other)
     (card,), (host,) = cards.cards, cards.pool.workers
