@@ -35,7 +35,7 @@ def refuse_products(patch: pytest.MonkeyPatch) -> None:
 def budget_for(spec: CheckpointSpec, quantize: str) -> int:
     """The least budget with which `auto` chooses this."""
     tried = (2**12 * step for step in range(10_000))
-    return next(size for size in tried if runtime_options.resolve(spec, GPU, size)[0].quantize == quantize)
+    return next(size for size in tried if runtime_options.resolve(spec, GPU, Room(size))[0].quantize == quantize)
 
 
 def test_a_well_gpu_has_no_problem() -> None:
