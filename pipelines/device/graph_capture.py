@@ -1,37 +1,57 @@
 """Capturing what a GPU was told to do as a CUDA graph: one launch repeats it, with the same shapes and places."""
 
+import weakref
 from collections.abc import Callable
-from typing import Final
+from functools import partial
+from typing import ClassVar, Final
 
 import torch
 
 Run = Callable[[], None]
 Capture = Callable[[Run], Run]  # to what repeats it; RuntimeError where it can't be captured
 
+STREAMS: Final = 32  # that torch hands out, of a device and a priority
+
 
 class CudaCapture:
     """Captures runs as CUDA graphs, which share the memory of their intermediate results: they follow each other. Torch
-    frees that memory with the last of them, after which no other can join it."""
+    frees that memory with the last of them, after which no other can join it.
+
+    With any graph torch also frees what cuBLAS works in on the stream that it was captured on, in which other graphs of
+    that stream would go on working: so all graphs of a capture are dropped at once, and no two captures share a stream.
+    """
+
+    _alive: ClassVar["weakref.WeakSet[CudaCapture]"] = weakref.WeakSet()
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
         # torch hands its streams out in turn, again and again: one of this priority is no stream that weights are
         # copied by meanwhile, which would be captured too
-        self._stream = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
+        taken = {each._stream.cuda_stream for each in self._alive}
+        for _ in range(STREAMS):
+            self._stream: torch.cuda.Stream = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
+            if self._stream.cuda_stream not in taken:
+                break
+        self._alive.add(self)
 
     def __call__(self, run: Run) -> Run:
         """Run it twice: libraries choose kernels and make workspaces at the first time, which no graph may contain."""
         here, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
         self._stream.wait_stream(here)
-        with torch.cuda.stream(self._stream):
-            run()
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            try:
+        try:
+            with torch.cuda.stream(self._stream):
                 run()
-            finally:
-                graph.capture_end()
-        here.wait_stream(self._stream)
-        return graph.replay
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                try:
+                    run()
+                finally:
+                    graph.capture_end()
+        finally:
+            here.wait_stream(self._stream)  # also for what a run that fails has written
+        return partial(self._repeat, graph)  # which keeps its stream, too
+
+    def _repeat(self, graph: torch.cuda.CUDAGraph) -> None:
+        graph.replay()
 
 
 CAPTURES: Final[dict[str, Callable[[], Capture]]] = {"cuda": CudaCapture}  # by kind of device

@@ -118,20 +118,20 @@ def test_what_moves_the_buffers_forgets_the_graphs(checkpoint: ChatCheckpoint, m
         runner.kv_cache.clear()
 
 
-def test_the_least_used_graph_goes_first(
+def test_no_graph_is_dropped_alone(
     checkpoint: ChatCheckpoint, captures: Captures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Torch would free with it what cuBLAS works in for the others."""
     assert MOST_GRAPHS > 2
     monkeypatch.setattr(decode_graphs, "MOST_GRAPHS", 2)
     runner = new_runner(checkpoint)
     runner.use_graphs()
     leases = begin(runner, [30] * 4)
-    for rows in (1, 1, 2, 2, 1, 4, 4):  # the third shape takes the place of two rows
+    for rows in (1, 1, 2, 2, 1, 4, 4):  # the third shape begins anew
         runner.decode([5] * rows, leases[:rows], [30] * rows)
     assert captures.made == 3
-    runner.decode([5], leases[:1], [30])
-    assert captures.made == 3
-    runner.decode([5, 5], leases[:2], [30] * 2)
+    for _ in range(2):
+        runner.decode([5], leases[:1], [30])
     assert captures.made == 4
 
 

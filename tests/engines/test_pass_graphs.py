@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from diffusers.hooks import apply_layerwise_casting
 
 from pipelines.device.graph_capture import CAPTURES
 from pipelines.images.denoising import pass_graphs
@@ -182,6 +183,48 @@ def test_what_a_pass_reads_stays_for_its_graph(graphs: PassGraphs, scaled: Scale
     assert any(torch.equal(each, torch.arange(4.0, device=DEVICE)) for each in captured._read)
 
 
+def test_what_the_first_run_puts_into_a_cache_stays_for_its_graph(graphs: PassGraphs) -> None:
+    kept: dict[int, torch.Tensor] = {}  # of one size alone, as a full cache of position tables
+
+    def cached(latents: torch.Tensor, **_: object) -> torch.Tensor:
+        rows = latents.shape[0]
+        if rows not in kept:
+            kept.clear()
+            kept[rows] = torch.full((rows, 4), 5.0, device=DEVICE)
+        return latents * kept[rows]
+
+    for rows in (1, 2, 1):
+        graphs.compute(cached, arguments(1.0, rows=rows))
+    (captured,) = graphs._passes.values()
+    assert any(each is kept[1] for each in captured._read)
+
+
+def test_weights_that_a_pass_casts_in_place_are_not_captured(graphs: PassGraphs, captures: Captures) -> None:
+    """A graph would read the memory that they had before, which has been freed."""
+    layer = torch.nn.Linear(4, 4).to(DEVICE, torch.bfloat16)
+    apply_layerwise_casting(layer, storage_dtype=torch.float8_e4m3fn, compute_dtype=torch.bfloat16)
+    latents = torch.ones(1, 4, device=DEVICE, dtype=torch.bfloat16)
+    with torch.inference_mode():
+        expected = layer(latents)
+        for _ in range(3):
+            assert torch.equal(graphs.compute(layer.forward, {"input": latents}), expected)
+    assert captures.made == 0
+    assert graphs.refused == "a pass moves its weights"
+
+
+@pytest.mark.parametrize("case", ["slice", "expanded"])
+def test_inputs_keep_their_strides(graphs: PassGraphs, case: str) -> None:
+    """In bfloat16 a layer adds its bias in another way to rows that do not lie side by side."""
+    layer = torch.nn.Linear(64, 64).to(DEVICE, torch.bfloat16)
+    random = torch.Generator().manual_seed(0)
+    with torch.inference_mode():
+        for _ in range(4):
+            values = torch.randn(2, 20, 64, generator=random).to(DEVICE, torch.bfloat16)
+            given = values[:, :7] if case == "slice" else values[:1, :7].expand(2, -1, -1)
+            assert torch.equal(graphs.compute(layer.forward, {"input": given}), layer(given))
+    assert graphs._passes
+
+
 def test_tensors_of_the_host_and_objects_are_not_captured(
     graphs: PassGraphs, scaled: Scaled, captures: Captures
 ) -> None:
@@ -260,7 +303,7 @@ def test_few_graphs_are_kept(graphs: PassGraphs, scaled: Scaled, monkeypatch: py
     for rows in (1, 2, 3):
         for _ in range(3):
             graphs.compute(scaled.forward, arguments(1.0, rows=rows))
-    assert len(graphs._passes) == 2
+    assert len(graphs._passes) == 1  # one that is dropped alone takes cuBLAS's memory from the others
     for rows in range(4, 10):
         graphs.compute(scaled.forward, arguments(1.0, rows=rows))
     assert len(graphs._asked) <= 4

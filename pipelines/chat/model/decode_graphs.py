@@ -7,7 +7,7 @@ the KV cache have moved.
 """
 
 import sys
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -20,7 +20,7 @@ from pipelines.chat.model.kv_pages import PAGE, Lease
 from pipelines.device.failures import is_device_error, is_out_of_memory, is_responsive
 from pipelines.device.graph_capture import CAPTURES, Capture
 
-MOST_GRAPHS: Final = 48  # that are kept, the last used
+MOST_GRAPHS: Final = 48  # that are kept; the next one begins anew
 LAYER_BYTES: Final = 2**17  # of a graph that a driver keeps for a layer: its launches and their arguments
 MOST_SHAPES: Final = 4096  # that are counted
 RETRIED_AFTER: Final = 256  # steps of a shape whose graph has found no memory
@@ -56,7 +56,7 @@ class DecodeGraphs:
 
     def __init__(self, decode: Decode, kv_cache: KVCache, device: torch.device) -> None:
         self._run, self._kv_cache, self._device = decode, kv_cache, device
-        self._steps: OrderedDict[Shape, _CapturedStep] = OrderedDict()
+        self._steps: dict[Shape, _CapturedStep] = {}
         self._asked: Counter[Shape] = Counter()
         self._logits: dict[int, torch.Tensor] = {}  # by rows; steps of as many rows share them
         self._capture: Capture | None = None
@@ -84,7 +84,6 @@ class DecodeGraphs:
         step = self._steps.get(shape) or self._captured(shape, rows, leases, bounds)
         if step is None:
             return None
-        self._steps.move_to_end(shape)
         return step.replay(rows, leases, bounds)
 
     def _captured(
@@ -92,6 +91,8 @@ class DecodeGraphs:
     ) -> "_CapturedStep | None":
         if not self._is_due(shape):
             return None
+        if len(self._steps) >= MOST_GRAPHS:
+            self._clear()  # one alone can't be freed
         self._capture = self._capture or CAPTURES[self._device.type]()
         try:
             step = _CapturedStep(shape, self._device)
@@ -109,8 +110,6 @@ class DecodeGraphs:
             print(f"Decode steps are launched kernel by kernel, as they can't be captured: {why}", file=sys.stderr)
             return None
         self._steps[shape] = step
-        if len(self._steps) > MOST_GRAPHS:
-            self._steps.popitem(last=False)
         return step
 
     def _is_due(self, shape: Shape) -> bool:

@@ -6,20 +6,20 @@ shapes and plain values. Its inputs are copied to where it reads them. It is of 
 adapters have changed.
 """
 
-import contextlib
 import sys
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Final
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from pipelines.device.failures import clear_frames, is_device_error, is_out_of_memory, is_responsive
 from pipelines.device.graph_capture import CAPTURES, Capture, Run
 
-MOST_GRAPHS: Final = 24  # of a checkpoint, the last used
+MOST_GRAPHS: Final = 24  # of a checkpoint; the next one begins anew, as one alone can't be freed
 MOST_FORMS: Final = 1024  # that are counted
 CAPTURED_AT: Final = 12  # passes of a form: capturing costs a pass, which a form that does not come again never repays
 RETRIED_AFTER: Final = 512  # passes of a form whose graph has found no memory
@@ -37,7 +37,7 @@ class PassGraphs:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._passes: OrderedDict[Form, _CapturedPass] = OrderedDict()
+        self._passes: dict[Form, _CapturedPass] = {}
         self._asked: Counter[Form] = Counter()
         self._capture: Capture | None = None
         self._state: object = None
@@ -64,7 +64,7 @@ class PassGraphs:
         """Return the output of a pass, by its graph if there is one."""
         if self._unwanted:
             self._unwanted = False
-            self.clear()
+            self._clear_between_passes()
         if self.refused is not None:
             return forward(**arguments)
         leaves, spec = tree_flatten(dict(arguments))
@@ -77,7 +77,6 @@ class PassGraphs:
             captured = self._captured(form, forward, leaves, spec)
         if captured is None:
             return self._launched(forward, arguments)
-        self._passes.move_to_end(form)
         return captured.replay(leaves)
 
     def _launched(self, forward: Forward, arguments: Mapping[str, Any]) -> Any:
@@ -100,9 +99,16 @@ class PassGraphs:
     def _give_up(self) -> None:
         for form in self._passes:
             self._asked[form] = CAPTURED_AT - RETRIED_AFTER
+        self._clear_between_passes()
+
+    def _clear_between_passes(self) -> None:
+        if self._passes and self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)  # the last pass may be at work in the memory that this frees
         self.clear()
 
     def _captured(self, form: Form, forward: Forward, leaves: list[Any], spec: TreeSpec) -> "_CapturedPass | None":
+        if len(self._passes) >= MOST_GRAPHS:
+            self._clear_between_passes()
         try:
             self._capture = self._capture or CAPTURES[self._device.type]()
             captured = _CapturedPass(forward, self._capture, leaves, spec)
@@ -120,8 +126,6 @@ class PassGraphs:
             self._refuse("what a graph repeats has other bits")
             return None
         self._passes[form] = captured
-        if len(self._passes) > MOST_GRAPHS:
-            self._passes.popitem(last=False)
         return captured
 
     def _refuse(self, why: str) -> None:
@@ -133,23 +137,25 @@ class _CapturedPass:
     """A pass of one form. Its inputs lie where the graph reads them, and its output where the graph writes it."""
 
     def __init__(self, forward: Forward, capture: Capture, leaves: list[Any], spec: TreeSpec) -> None:
-        self._inputs = [torch.empty_like(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        self._inputs = [_place(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         arguments = tree_unflatten(self._inputs, spec)
         _fill(self._inputs, leaves)
-        read: list[torch.Tensor] = []
+        # What the pass takes beside its arguments: a cache of the library's may let go of it, also of what it made at
+        # the first run and takes at the second.
+        self._read: list[torch.Tensor] = []
         first: list[Any] = []
 
         def run() -> None:
-            with _Read() if not read else contextlib.nullcontext() as reading:
+            with _Read() as reading:
                 made, self._spec = tree_flatten(forward(**arguments))
-            if reading is not None:
-                read.extend(reading.tensors.values())
+            reading.require_places()
+            self._read += reading.tensors
+            if not first:
                 first.extend(made)
                 self._outputs = [torch.empty_like(each) if isinstance(each, torch.Tensor) else each for each in made]
             _fill(self._outputs, made)
 
         self._replay: Run = capture(run)
-        self._read = read  # what the pass takes beside its arguments: a cache of the library's may let go of it
         self._replay()
         self.is_same = all(map(_same_bits, first, self._outputs))
 
@@ -162,9 +168,17 @@ class _CapturedPass:
         )
 
 
+def _place(leaf: torch.Tensor) -> torch.Tensor:
+    """Return memory for a tensor with its strides, by which libraries choose kernels, and so the bits."""
+    return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)
+
+
 def _fill(places: Iterable[Any], values: Iterable[Any]) -> None:
     for place, value in zip(places, values, strict=True):
         if isinstance(place, torch.Tensor):
+            repeated = [dim for dim, stride in enumerate(place.stride()) if stride == 0]  # an expanded tensor's
+            for dim in repeated:
+                place, value = place.narrow(dim, 0, 1), value.narrow(dim, 0, 1)
             place.copy_(value)
 
 
@@ -175,17 +189,28 @@ def _same_bits(one: Any, other: Any) -> bool:
 
 
 class _Read(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the tensors that operations take and that none of them has made."""
+    """Notes the tensors that operations take and that none of them has made, and where they were."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.tensors: dict[int, torch.Tensor] = {}
+        self._taken: dict[int, tuple[torch.Tensor, StorageWeakRef]] = {}
         self._made: set[int] = set()
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """Return what was taken."""
+        return [tensor for tensor, _ in self._taken.values()]
+
+    def require_places(self) -> None:
+        """Raise RuntimeError if the pass has moved what it takes, as weights that are kept in float8 and cast for each
+        pass: a graph would read where they were."""
+        if any(tensor.untyped_storage()._cdata != place.cdata for tensor, place in self._taken.values()):
+            raise RuntimeError("a pass moves its weights")
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for each in tree_flatten((args, kwargs or {}))[0]:
-            if isinstance(each, torch.Tensor) and id(each) not in self._made:
-                self.tensors[id(each)] = each
+            if isinstance(each, torch.Tensor) and id(each) not in self._made and id(each) not in self._taken:
+                self._taken[id(each)] = each, StorageWeakRef(each.untyped_storage())  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         self._made |= {id(each) for each in tree_flatten(result)[0] if isinstance(each, torch.Tensor)}
         return result

@@ -119,3 +119,10 @@ def test_a_capture_that_streams_do_not_wait_for_is_a_race(forgotten: str, monkey
     tensor.add_(1)
     capture(lambda: tensor.add_(1))()
     assert ("race" in {seen.kind for seen in device.log.take()}) == (forgotten != "nothing")
+
+
+def test_captures_that_are_alive_have_streams_of_their_own() -> None:
+    """Torch hands out 32 in turn, and frees what cuBLAS works in on a graph's stream with the graph."""
+    held = CudaCapture()
+    for _ in range(40):
+        assert CudaCapture()._stream.stream_id != held._stream.stream_id
