@@ -126,7 +126,7 @@ class AttentionChooser:
         enable_gqa: bool = False,
     ) -> torch.Tensor:
         """Compute torch.nn.functional.scaled_dot_product_attention by the chosen kernel."""
-        if dropout_p or torch.compiler.is_compiling() or not self._decides(query, key):
+        if dropout_p or torch.compiler.is_compiling() or not self._decides(query, key, value, is_causal):
             return plain_torch(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         call = AttentionCall(query, key, value, attn_mask, is_causal, scale, enable_gqa)
         shape = Shape.of(call)
@@ -150,12 +150,16 @@ class AttentionChooser:
         never = [f"attention by {name} is wrong here ({why}) and not used" for name, why in wrong.items()]
         return (*(found if len(counts) > 1 or TORCH not in counts else ()), *never)
 
-    def _decides(self, query: torch.Tensor, key: torch.Tensor) -> bool:
+    def _decides(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool) -> bool:
         if getattr(_named, "here", False) or torch.is_grad_enabled() or query.dtype not in TOLERANCE:
             return False
         if query.dim() != 4 or query.device.type != self._device.type:
             return False
         batch, heads, tokens, size = query.shape
+        if query.shape[:1] != key.shape[:1] or key.shape[:3] != value.shape[:3]:
+            return False  # torch repeats them; operators called by name don't
+        if causal and query.shape[2] != key.shape[2]:
+            return False  # torch's mask begins at the first token and flash-attn's ends at the last
         # cuDNN has been wrong for few heads of keys, as language models have them, for short prompts too
         return heads != key.shape[1] or 4.0 * batch * heads * tokens * key.shape[2] * size >= TRIED_FLOP
 
@@ -265,8 +269,9 @@ class ChoiceRecords:
             yield
             return
         with file:
-            fcntl.flock(file, fcntl.LOCK_EX)
             try:
+                with contextlib.suppress(OSError):  # no locks in this filesystem: `_is_held` sees that, too
+                    fcntl.flock(file, fcntl.LOCK_EX)
                 yield
             finally:
                 Path(file.name).unlink(missing_ok=True)
@@ -288,7 +293,8 @@ def _is_held(file: Path) -> bool:
 
 def records_folder(folder: Path, device: torch.device) -> Path:
     """Return the folder of the choices that were made with this device and these versions."""
-    facts = json.dumps([describe_device(device), library_versions()], sort_keys=True)
+    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    facts = json.dumps([describe_device(device), library_versions(), cudnn], sort_keys=True)
     return folder / "attention" / hashlib.sha256(facts.encode()).hexdigest()[:24]
 
 

@@ -16,7 +16,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 # cost 0.03 and more, and wrong ones 0.1 and more.
 TOLERANCE: Final = {torch.bfloat16: 0.02, torch.float16: 0.01, torch.float32: 0.002}
 CHECKED_QUERIES: Final = 256  # so many, from the first to the last: plain arithmetic takes time and memory
-NO_TOKENS: Final = "a mask hides all keys of a query"
 
 plain_torch: Final = torch.nn.functional.scaled_dot_product_attention  # before it is replaced
 
@@ -141,4 +140,5 @@ def _plain(call: AttentionCall, chosen: torch.Tensor) -> Iterator[torch.Tensor]:
         if mask is not None:
             given = mask[batch].index_select(1, chosen)
             scores = scores.masked_fill(~given, -torch.inf) if given.dtype == torch.bool else scores + given.float()
-        yield scores.softmax(-1) @ value
+        hidden = (scores == -torch.inf).all(-1, keepdim=True)  # from a query a mask hides all keys: torch answers zeros
+        yield scores.softmax(-1).masked_fill(hidden, 0.0) @ value

@@ -1,5 +1,7 @@
 """The choice of a kernel for attention: held against plain arithmetic, timed, kept, and given up."""
 
+import errno
+import fcntl
 import subprocess
 import sys
 from collections.abc import Callable
@@ -179,6 +181,27 @@ def test_a_kernel_that_ends_the_process_is_not_tried_again(tmp_path: Path) -> No
     assert only(chosen).refused == {"deadly": "ended the process that tried it"}
 
 
+def test_a_filesystem_without_locks_keeps_choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Lustre's, unless it is mounted with them: homes of clusters."""
+
+    def refuse_lock(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refuse_lock)
+    chosen = chooser(Trials(fast=0.5), tmp_path, fast=by_torch)
+    answer(chosen, *tensors())
+    assert only(chosen).kernel == "fast"
+    assert only(chosen).refused == {}
+    assert [file.suffix for file in tmp_path.iterdir()] == [".json"]
+
+
+def test_another_cudnn_is_tried_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = attention.records_folder(tmp_path, CPU)
+    assert attention.records_folder(tmp_path, CPU) == before
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 92_600)
+    assert attention.records_folder(tmp_path, CPU) != before
+
+
 def test_a_kernel_that_another_process_tries_now_is_tried(tmp_path: Path) -> None:
     records = ChoiceRecords(tmp_path)
     shape = Shape.of(AttentionCall(*tensors()))
@@ -253,6 +276,27 @@ def test_what_is_torchs_stays_torchs(case: str, monkeypatch: pytest.MonkeyPatch)
     assert chosen.choices == {}
 
 
+@pytest.mark.parametrize("case", ["causal", "rows of keys", "rows of values"])
+def test_shapes_that_kernels_take_in_other_ways_are_torchs(case: str) -> None:
+    """Also once a kernel is chosen for calls of as many tokens."""
+    trials = Trials(fast=0.5)
+    chosen = chooser(trials, fast=lambda call: plain_torch(call.query, call.key[:, :, :40], call.value[:, :, :40]))
+    query, key, value = tensors()
+    answer(chosen, query, key, value)
+    assert only(chosen).kernel == "fast"
+    options: dict[str, Any] = {}
+    if case == "causal":
+        (query, key, value), options = tensors(40, 56), {"is_causal": True}
+    elif case == "rows of keys":
+        key, value = key[:1], value[:1]
+    else:
+        value = value[:1]
+    trials.timed.clear()
+    assert torch.equal(answer(chosen, query, key, value, **options), plain_torch(query, key, value, **options))
+    assert len(chosen.choices) == 1
+    assert trials.timed == []
+
+
 def test_how_many_images_share_a_call_changes_nothing() -> None:
     query, key, value = tensors()
     alone = AttentionCall(query[:1], key[:1], value[:1])
@@ -263,6 +307,9 @@ def test_how_many_images_share_a_call_changes_nothing() -> None:
 MASKS: dict[str, Callable[[int, int], torch.Tensor]] = {
     "of keys": lambda tokens, keys: (torch.arange(keys) < keys - 3)[None, None, None],
     "of heads": lambda tokens, keys: torch.rand(1, 4, tokens, keys, generator=torch.Generator().manual_seed(0)) > 0.3,
+    "of all keys of a query": lambda tokens, keys: (torch.arange(tokens) >= 3)[None, None, :, None].expand(
+        1, 1, tokens, keys
+    ),
     "added": lambda tokens, keys: torch.randn(2, 1, tokens, keys, generator=torch.Generator().manual_seed(0)),
 }
 
