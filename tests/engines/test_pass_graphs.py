@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -295,6 +296,38 @@ def test_a_pass_without_memory_is_computed_once_graphs_are_dropped(graphs: PassG
 
 def full_always() -> torch.Tensor:
     raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def popped(latents: torch.Tensor, residuals: list[torch.Tensor]) -> torch.Tensor:
+    """Take the residuals as a UNet takes those of T2I-Adapters: off the list."""
+    while residuals:
+        latents = latents + residuals.pop(0)
+    return latents
+
+
+def residuals(value: float) -> dict[str, object]:
+    return {"latents": torch.ones(1, 4, device=DEVICE), "residuals": [torch.full((1, 4), value, device=DEVICE)] * 2}
+
+
+def test_a_pass_that_empties_its_lists_is_captured(graphs: PassGraphs) -> None:
+    for value in (1.0, 2.0, 3.0, 4.0):
+        assert graphs.compute(popped, residuals(value))[0, 0].item() == 1 + 2 * value
+    assert graphs.refused is None
+    assert graphs._passes
+
+
+def test_a_pass_that_is_computed_again_has_its_lists_again(graphs: PassGraphs, scaled: Scaled) -> None:
+    for _ in range(3):
+        graphs.compute(scaled.forward, arguments(1.0))
+    full: list[Exception] = [torch.OutOfMemoryError("CUDA out of memory")]
+
+    def runs_out(**given: Any) -> torch.Tensor:
+        output = popped(**given)
+        if full:
+            raise full.pop()
+        return output
+
+    assert graphs.compute(runs_out, residuals(3.0))[0, 0].item() == 7.0
 
 
 def test_few_graphs_are_kept(graphs: PassGraphs, scaled: Scaled, monkeypatch: pytest.MonkeyPatch) -> None:

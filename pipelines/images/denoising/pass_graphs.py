@@ -76,19 +76,20 @@ class PassGraphs:
         if captured is None and self._is_due(form):
             captured = self._captured(form, forward, leaves, spec)
         if captured is None:
-            return self._launched(forward, arguments)
+            return self._launched(forward, leaves, spec)
         return captured.replay(leaves)
 
-    def _launched(self, forward: Forward, arguments: Mapping[str, Any]) -> Any:
-        """Compute kernel by kernel, again without graphs if their memory is missing."""
+    def _launched(self, forward: Forward, leaves: list[Any], spec: TreeSpec) -> Any:
+        """Compute kernel by kernel, again without graphs if their memory is missing. UNets empty the lists that they
+        are given."""
         try:
-            return forward(**arguments)
+            return forward(**tree_unflatten(leaves, spec))
         except Exception as error:
             if not self._passes or not is_out_of_memory(error):
                 raise
             clear_frames(error)
         self._give_up()
-        return forward(**arguments)
+        return forward(**tree_unflatten(leaves, spec))
 
     def _is_due(self, form: Form) -> bool:
         if len(self._asked) > MOST_FORMS:
@@ -138,7 +139,6 @@ class _CapturedPass:
 
     def __init__(self, forward: Forward, capture: Capture, leaves: list[Any], spec: TreeSpec) -> None:
         self._inputs = [_place(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        arguments = tree_unflatten(self._inputs, spec)
         _fill(self._inputs, leaves)
         # What the pass takes beside its arguments: a cache of the library's may let go of it, also of what it made at
         # the first run and takes at the second.
@@ -147,7 +147,7 @@ class _CapturedPass:
 
         def run() -> None:
             with _Read() as reading:
-                made, self._spec = tree_flatten(forward(**arguments))
+                made, self._spec = tree_flatten(forward(**tree_unflatten(self._inputs, spec)))
             reading.require_places()
             self._read += reading.tensors
             if not first:
