@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -44,6 +44,7 @@ TRIED_FLOP: Final = 1e9  # of a call; smaller ones take microseconds by any kern
 TRIAL_S: Final = 0.02  # for which each kernel is timed
 MOST_TIMES: Final = 2000
 GAIN: Final = 0.97  # part of torch's time that another kernel may take to be chosen: less is noise
+TILE: Final = 64  # tokens that kernels take at a time
 MOST_TRIALS: Final = 3  # of a shape from which nothing was learnt
 
 Trying = Callable[[str], contextlib.AbstractContextManager[None]]  # what keeps a file while a kernel is tried
@@ -112,6 +113,7 @@ class AttentionChooser:
         self._kernels = {TORCH: by_torch, **(installed_kernels() if kernels is None else kernels)}
         self._seconds_of = seconds_of or _seconds_of
         self._undecided: Counter[Shape] = Counter()
+        self._checked: set[Hashable] = set()
         self.choices: dict[Shape, Choice] = {}
 
     def __call__(  # noqa: PLR0913 - torch's own
@@ -135,12 +137,15 @@ class AttentionChooser:
         if kernel is by_torch:
             return by_torch(call)
         try:
-            return kernel(call)
+            output = kernel(call)
+            why = self._fault(shape, call, output)
         except Exception as error:  # such as for strides that the first call had not
             require_device(error, self._device)
-            refused = {**choice.refused, choice.kernel: f"refused a later call: {_line(error)}"}
-            self._settle(shape, Choice(TORCH, choice.times_ms, refused))
-            return by_torch(call)
+            why = f"refused a later call: {_line(error)}"
+        if why is None:
+            return output
+        self._settle(shape, Choice(TORCH, choice.times_ms, {**choice.refused, choice.kernel: why}))
+        return by_torch(call)
 
     def notes(self) -> tuple[str, ...]:
         """Return what was found so far, for the operator."""
@@ -162,6 +167,23 @@ class AttentionChooser:
             return False  # torch's mask begins at the first token and flash-attn's ends at the last
         # cuDNN has been wrong for few heads of keys, as language models have them, for short prompts too
         return heads != key.shape[1] or 4.0 * batch * heads * tokens * key.shape[2] * size >= TRIED_FLOP
+
+    def _fault(self, shape: Shape, call: AttentionCall, output: torch.Tensor) -> str | None:
+        """Return what is wrong with an output, of the first call of each layout: kernels have been wrong for an odd
+        last tile, and for keys that are expanded, alone. Blocks then."""
+        layout = shape, _layout(call)
+        if layout in self._checked or (call.query.is_cuda and torch.cuda.is_current_stream_capturing()):
+            return None
+        if not _is_finite(call):
+            return None
+        try:
+            error = worst_error(call, output)
+        except Exception as failure:
+            if not is_out_of_memory(failure):
+                raise
+            return None  # the next call of this layout is compared
+        self._checked.add(layout)
+        return None if error <= TOLERANCE[call.query.dtype] else f"{WRONG} by {error:.2g} of the norm"
 
     def _find(self, shape: Shape, call: AttentionCall) -> Choice:
         """Return the choice that was kept, or try all kernels on this call. Where nothing can be learnt, as of tensors
@@ -186,7 +208,7 @@ class AttentionChooser:
 
     def _compare(self, call: AttentionCall, refused: dict[str, str], trying: Trying) -> Choice | None:
         """Hold each kernel against plain arithmetic, and time those that are right; None if nothing was learnt."""
-        if not all(bool(each.isfinite().all()) for each in (call.query, call.key, call.value)):
+        if not _is_finite(call):
             return None
         seconds: dict[str, float] = {}
         for name, kernel in self._kernels.items():
@@ -345,6 +367,22 @@ def _seconds_of(compute: Callable[[], object]) -> float:
         if seconds >= TRIAL_S or times >= MOST_TIMES:
             return seconds / times
         times = min(MOST_TIMES, max(2 * times, math.ceil(times * TRIAL_S / max(seconds, 1e-6))))
+
+
+def _is_finite(call: AttentionCall) -> bool:
+    return all(bool(each.isfinite().all()) for each in (call.query, call.key, call.value))
+
+
+def _layout(call: AttentionCall) -> Hashable:
+    """Return how full the last tiles are, and how the tensors lie in memory: what a kernel's cases depend on."""
+    places = [
+        tuple(
+            (size == 1, stride == 0, stride % 8) for size, stride in zip(each.shape[1:], each.stride()[1:], strict=True)
+        )
+        for each in (call.query, call.key, call.value, call.mask)
+        if each is not None
+    ]
+    return call.query.shape[2] % TILE, call.key.shape[2] % TILE, call.key.stride(0) == 0, *places
 
 
 def _line(error: BaseException) -> str:

@@ -231,6 +231,40 @@ def test_a_kernel_that_refuses_a_later_call_is_given_up(tmp_path: Path) -> None:
     assert len(calls) == before
 
 
+WRONG_CASES: dict[str, Callable[[AttentionCall], bool]] = {
+    "an odd last tile": lambda call: call.key.shape[2] % 32 == 1,
+    "expanded keys": lambda call: call.key.stride(0) == 0,
+    "a mask of pairs": lambda call: call.mask is not None and call.mask.shape[2] > 1,
+}
+
+
+@pytest.mark.parametrize("case", WRONG_CASES)
+def test_a_kernel_that_is_wrong_for_a_later_call_is_given_up(case: str, tmp_path: Path) -> None:
+    def sometimes(call: AttentionCall) -> torch.Tensor:
+        return by_torch(call) * (3 if WRONG_CASES[case](call) else 1)
+
+    chosen = chooser(Trials(fast=0.5), tmp_path, fast=sometimes)
+    query, key, value = tensors()
+    mask = (torch.arange(40) < 37)[None, None, None] if "mask" in case else None
+    answer(chosen, query, key, value, attn_mask=mask)
+    assert only(chosen).kernel == "fast"
+    if case == "an odd last tile":
+        key, value = key[:, :, :33].clone(), value[:, :, :33].clone()
+    elif case == "expanded keys":
+        key = key[:1].expand(2, -1, -1, -1)
+    elif mask is not None:
+        mask = mask.expand(1, 1, 40, 40).tril()
+    broken = answer(chosen, torch.full_like(query, torch.nan), key, value, attn_mask=mask)
+    assert broken.isnan().all()
+    assert only(chosen).kernel == "fast"  # tensors of no numbers say nothing of it
+    expected = plain_torch(query, key, value, mask)
+    assert torch.equal(answer(chosen, query, key, value, attn_mask=mask), expected)
+    assert only(chosen).kernel == TORCH
+    assert set(only(chosen).wrong) == {"fast"}
+    again = chooser(Trials(fast=0.5), tmp_path, fast=sometimes)
+    assert torch.equal(answer(again, query, key, value, attn_mask=mask), expected)
+
+
 def test_running_out_of_memory_is_the_callers_to_handle() -> None:
     def full(call: AttentionCall) -> torch.Tensor:
         raise torch.OutOfMemoryError("CUDA out of memory")
