@@ -5,7 +5,7 @@ from typing import Final
 
 import torch
 
-from pipelines.device.driver import Driver, are_hidden, kernel_cards, read_driver
+from pipelines.device.driver import Driver, are_hidden, is_wsl, kernel_cards, read_driver
 from pipelines.protocol.engine import NoDevice
 from pipelines.protocol.messages import DeviceChoice
 
@@ -16,6 +16,10 @@ SENTENCE_END: Final = re.compile(r"\.(?:\s+(?=[A-Z])|\s*$)|\n")
 ON_THE_CPU: Final = "DARKROOM_DEVICE=cpu draws on the CPU."
 IN_A_CONTAINER: Final = (
     "In a container, start it with `--gpus all` (NVIDIA's container toolkit; in Kubernetes, a limit of nvidia.com/gpu)"
+)
+UNDER_WSL: Final = (
+    "Under WSL the driver is that of Windows: install it there, remove any that is installed in here (it hides that of "
+    "Windows), and restart by `wsl --shutdown`. A container needs `--gpus all` there too."
 )
 RESTART: Final = "Restart the machine: the driver was upgraded, and the kernel still runs the older one"
 # What CUDA says at its start, and what mends it
@@ -58,12 +62,15 @@ def why_no_cuda(driver: Driver, cards: list[str]) -> str:
             f"place: `pip install --force-reinstall torch=={torch.__version__.partition('+')[0]}`, from an index that "
             "isn't of builds for CPUs."
         )
+    said = _said_by_cuda()
+    too_old = TOO_OLD.search(said)
+    if is_wsl():  # where Linux has no driver of its own, and no module
+        return f"{_too_old(int(too_old[1]), driver) if too_old else f'{said}.'} {UNDER_WSL}"
     if not driver.installed and cards:
         return (
             f"there is {', '.join(cards)}, but not the driver's libraries. {IN_A_CONTAINER}; else install the driver."
         )
-    said = _said_by_cuda()
-    if too_old := TOO_OLD.search(said):
+    if too_old:
         return _too_old(int(too_old[1]), driver)
     if driver.failure is not None and driver.installed:
         said = f"{said} (NVML: {driver.failure})"

@@ -13,6 +13,7 @@ import pynvml
 HIDDEN: Final = frozenset({"", "-1", "none", "void", "NoDevFiles"})  # of CUDA_VISIBLE_DEVICES: no GPU, on purpose
 NVIDIA: Final = "0x10de"  # its number among makers of PCI devices
 GPU_CLASSES: Final = ("0x0300", "0x0302")  # of PCI devices: with a display, and without
+WSL_LIBRARY: Final = "usr/lib/wsl/lib/libcuda.so.1"  # which Windows lends where it has NVIDIA's driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def _cards() -> Iterator[Card]:
 
 def kernel_cards(root: Path = Path("/")) -> list[str]:
     """List NVIDIA's GPUs as the kernel knows them, also where a container hides them from programs: by the driver's
-    module, or by their places on the bus."""
+    module, or by their places on the bus; under WSL by the driver of Windows, as the bus has none of NVIDIA there."""
     found = []
     for file in sorted(root.glob("proc/driver/nvidia/gpus/*/information")):
         lines = dict(line.split(":", 1) for line in _read(file).splitlines() if ":" in line)
@@ -76,7 +77,8 @@ def kernel_cards(root: Path = Path("/")) -> list[str]:
     if found:
         return found
     places = sorted(root.glob("sys/bus/pci/devices/*"))
-    return [f"an NVIDIA GPU (PCI {place.name})" for place in places if _is_gpu(place)]
+    found = [f"an NVIDIA GPU (PCI {place.name})" for place in places if _is_gpu(place)]
+    return found or (["an NVIDIA GPU of Windows"] if (root / WSL_LIBRARY).exists() else [])
 
 
 def _is_gpu(place: Path) -> bool:

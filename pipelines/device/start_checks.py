@@ -18,7 +18,7 @@ import pynvml
 import torch
 
 from pipelines.checkpoints.memory.shares import limit_problem
-from pipelines.device.choice import IN_A_CONTAINER, ON_THE_CPU, choose_device, describe
+from pipelines.device.choice import IN_A_CONTAINER, ON_THE_CPU, UNDER_WSL, choose_device, describe
 from pipelines.device.driver import Card, are_hidden, is_wsl, kernel_cards, read_driver
 from pipelines.device.failures import is_out_of_memory
 from pipelines.protocol.engine import NoDevice
@@ -67,9 +67,10 @@ def unreached_gpu() -> str | None:
     cards = [] if are_hidden() else kernel_cards()
     if not cards:
         return None
+    remedy = UNDER_WSL if is_wsl() else f"{IN_A_CONTAINER}; else install NVIDIA's driver."
     return (
-        f"This machine has {', '.join(cards)}, which can't be reached from here, so models run on the CPU. "
-        f"{IN_A_CONTAINER}; else install NVIDIA's driver. If you want the CPU, set DARKROOM_DEVICE=cpu."
+        f"This machine has {', '.join(cards)}, which can't be reached from here, so models run on the CPU. {remedy} "
+        "If you want the CPU, set DARKROOM_DEVICE=cpu."
     )
 
 

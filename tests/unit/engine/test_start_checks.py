@@ -113,6 +113,33 @@ def test_a_card_that_cuda_does_not_take_is_never_replaced_by_the_cpu(said: str, 
     assert words in why("auto")
 
 
+@pytest.mark.parametrize("said", [UNKNOWN, TOO_OLD, NO_DRIVER])
+def test_under_wsl_the_remedy_is_in_windows(said: str, machine: Machine) -> None:
+    """A driver of Linux that is installed there hides the one that works."""
+    machine.nvml()
+    machine.cuda(said)
+    machine.patch.setattr(choice, "is_wsl", lambda: True)
+    assert "Under WSL the driver is that of Windows: install it there" in why("auto")
+    assert "modprobe" not in why("auto")
+    assert "Install NVIDIA's driver" not in why("auto")
+
+
+def test_a_card_of_windows_that_wsl_does_not_reach_is_not_replaced_in_silence(machine: Machine, tmp_path: Path) -> None:
+    library = tmp_path / "usr/lib/wsl/lib/libcuda.so.1"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    assert kernel_cards(tmp_path) == ["an NVIDIA GPU of Windows"]
+    machine.kernel(*kernel_cards(tmp_path))
+    machine.cuda(UNKNOWN)
+    for module in (choice, start_checks):
+        machine.patch.setattr(module, "is_wsl", lambda: True)
+    (said,) = check_device(choose_device("auto"))
+    assert said.startswith("This machine has an NVIDIA GPU of Windows, which can't be reached from here, so models run")
+    assert "Under WSL the driver is that of Windows" in said
+    machine.nvml(pynvml.NVMLError)
+    assert "Under WSL the driver is that of Windows" in why("auto")
+
+
 def test_a_driver_that_fails_beside_a_card_is_no_machine_without_a_card(machine: Machine) -> None:
     machine.nvml(pynvml.NVMLError)
     machine.cuda(UNKNOWN)
