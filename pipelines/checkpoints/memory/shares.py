@@ -78,9 +78,11 @@ def offload_budget(host_bytes: float) -> float:
 
 
 def host_memory_bytes(root: Path = Path("/")) -> int:
-    """Return the machine's memory, or the least that a control group around this process allows, if that is less."""
+    """Return the machine's memory, or the least that a control group around this process allows, if that is less. In
+    containers of LXC the group with the limit can't be seen, and /proc/meminfo alone has it, by lxcfs."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([physical, *(limit for _, _, limit in _memory_limits(root))])
+    told = _meminfo_bytes(root, "MemTotal")
+    return min([physical, *told, *(limit for _, _, limit in _memory_limits(root))])
 
 
 def available_host_bytes(root: Path = Path("/")) -> int:
@@ -88,11 +90,14 @@ def available_host_bytes(root: Path = Path("/")) -> int:
     process: pages that only cache files count, as the kernel gives them back. All of it where the system does not
     say."""
     left = [limit - _used_bytes(folder, kind) for folder, kind, limit in _memory_limits(root)]
-    for line in _lines(root / "proc/meminfo"):
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            left.append(int(value.split()[0]) * 1024)
+    left += _meminfo_bytes(root, "MemAvailable")
     return max(0, min(left, default=host_memory_bytes(root)))
+
+
+def _meminfo_bytes(root: Path, wanted: str) -> list[int]:
+    """Return a figure of /proc/meminfo; none where it is not there."""
+    fields = (line.partition(":") for line in _lines(root / "proc/meminfo"))
+    return [int(value.split()[0]) * 1024 for name, _, value in fields if name == wanted]
 
 
 def _used_bytes(folder: Path, kind: str) -> int:

@@ -68,6 +68,14 @@ def test_the_least_limit_of_the_groups_around_the_process_counts(
     assert host_memory_bytes(tmp_path) == expected
 
 
+def test_a_limit_that_meminfo_alone_tells_counts(tmp_path: Path) -> None:
+    """As lxcfs does in containers of LXC, whose own group has none."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal:  1048576 kB\nMemFree:  8 kB\nMemAvailable:  524288 kB\n")
+    assert host_memory_bytes(tmp_path) == 2**30
+    assert available_host_bytes(tmp_path) == 2**29
+
+
 def test_a_limit_below_the_weights_is_told(tmp_path: Path) -> None:
     assert limit_problem(10**12, tmp_path) is None
     (tmp_path / "proc/self").mkdir(parents=True)
