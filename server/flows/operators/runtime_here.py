@@ -17,8 +17,9 @@ ITEM_BYTES: Final = 2  # of a weight on a GPU
 def meaning_here(files: CheckpointFiles) -> str:
     """Say what is chosen for a checkpoint on each kind of GPU here, if nothing else uses it. Raises CheckpointError for
     files that can't be loaded."""
-    gpus = {(gpu.name, gpu.total_bytes): gpu for gpu in list_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))}
-    if not gpus:
+    found = list_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    gpus = {(gpu.name, gpu.total_bytes): gpu for gpu in found if gpu.problem is None}
+    if not found:
         return "plain settings: no GPU is found here"
     host = offload_budget(host_memory_bytes())
     listed = []
@@ -26,7 +27,7 @@ def meaning_here(files: CheckpointFiles) -> str:
         room = Room(int(weights_budget(total, total, 0)), host)
         where = f"on this {name} of {total / 1e9:.0f} GB"
         listed.append(f"{where}: {_choice(files, room, compute_capability(gpu.uuid))}")
-    return "; ".join(listed)
+    return "; ".join([*listed, *filter(None, (gpu.problem for gpu in found))])
 
 
 def _choice(files: CheckpointFiles, room: Room, capability: tuple[int, int]) -> str:

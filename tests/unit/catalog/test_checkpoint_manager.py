@@ -81,6 +81,19 @@ def test_add_says_what_auto_means_on_this_machine(
     assert expected in loading
 
 
+def test_add_leaves_out_a_gpu_that_cannot_be_used(manager: CheckpointManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = Gpu("", "", 0, 0, "GPU 1 can't be used: GPU is lost")
+    gpus = [Gpu("GPU-1", "RTX", 80 * 2**30, 80 * 2**30), lost]
+    monkeypatch.setattr(runtime_here, "list_gpus", lambda _: gpus)
+    monkeypatch.setattr(runtime_here, "compute_capability", lambda _: (8, 6))
+    loading = str(manager.add("flux", name="one").loading)
+    assert loading.startswith("on this RTX of 86 GB: plain, ")
+    assert loading.endswith(f"; {lost.problem}")
+    assert "does not fit" not in loading
+    del gpus[0]
+    assert manager.add("flux", name="two").loading == lost.problem
+
+
 @pytest.mark.parametrize("make", [denoiser_file, gguf_file])
 def test_a_denoiser_alone_gets_its_base(manager: CheckpointManager, folders: tuple[Path, Path], make: object) -> None:
     file = folders[1] / f"tuned.{'gguf' if make is gguf_file else 'safetensors'}"
