@@ -2,6 +2,7 @@
 All functions block."""
 
 import json
+import shutil
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ from server.settings import Settings
 
 COMMAND_LIMIT_S = 60.0  # importing torch takes seconds, on a slow disk many; and nvidia-smi, on eight GPUs
 NVIDIA_SMI: Final = ("nvidia-smi", "--query-gpu=name,driver_version,memory.total,memory.free", "--format=csv,noheader")
+OF_WINDOWS: Final = Path("/usr/lib/wsl/lib/nvidia-smi")  # under WSL, where services and root have no path to it
 KERNEL_MODULE: Final = Path("/proc/driver/nvidia/version")
 WORKER_CHECKS: Final = "pipelines.device.start_checks"
 MOST_SHOWN: Final = 400  # characters of a command's own words
@@ -58,7 +60,8 @@ def _driver(settings: Settings) -> Finding:
     """Look for the driver by nvidia-smi, whose own words are repeated where it fails."""
     wrong = None if settings.device == "cpu" else False
     try:
-        status, said, errors = _run(NVIDIA_SMI)
+        command, *options = NVIDIA_SMI
+        status, said, errors = _run([shutil.which(command) or str(OF_WINDOWS), *options])
     except FileNotFoundError:
         if KERNEL_MODULE.exists():
             return Finding(name="driver", ok=wrong, detail=HIDDEN)

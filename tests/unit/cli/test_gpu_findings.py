@@ -94,6 +94,15 @@ def test_a_driver_that_works_is_ok_and_one_that_is_not_there_a_note(settings: Se
     assert (_driver(settings).ok, _driver(settings).detail) == (True, H100)
 
 
+def test_under_wsl_nvidia_smi_is_found_without_a_path_to_it(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_nvidia_smi(tmp_path, f"print({H100!r})")
+    monkeypatch.setattr(gpu_findings, "OF_WINDOWS", tmp_path / "bin/nvidia-smi")
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+    assert (_driver(settings).ok, _driver(settings).detail) == (True, H100)
+
+
 CPU_TORCH: dict[str, Any] = {"torch": "2.13.0+cpu", "cuda": None, "problems": [], "works": False, "is_gpu": False}
 
 
