@@ -79,7 +79,7 @@ def load_checkpoint(
         try:
             return _load(spec, chosen, device, sharing, shared, group)
         except RefusedOption as error:
-            if not spec.runtime.auto or error.option in refused:
+            if not (spec.runtime.auto or error.option == runtime_options.PAGE_LOCK) or error.option in refused:
                 raise
             refused[error.option] = str(error)
             clear_frames(error)  # they hold what was loaded

@@ -22,6 +22,7 @@ from pipelines.checkpoints.memory.runtime import COPIED_BY_LAYER, FP8_CAPABILITY
 from pipelines.checkpoints.memory.shares import Room
 from pipelines.device.attention import left_to_torch
 from pipelines.device.call_wrapping import wrap_calls
+from pipelines.device.failures import is_out_of_memory
 from pipelines.device.memory import compute_dtype, copy_mapped_weights, free_memory
 from pipelines.device.quantizers import quantizing_config
 from pipelines.device.staged_copy import move_modules
@@ -32,6 +33,10 @@ from pipelines.images.parallel.choice import choose_parallel
 from pipelines.protocol.images import CheckpointSpec, Lora, Runtime, StepCache
 
 HOST: Final = torch.device("cpu")
+PAGE_LOCK: Final = "page_lock"  # as an option that a machine can refuse
+NOT_LOCKED: Final = (
+    "without page-locked copies, which makes them slower: the driver refuses so much page-locked memory, as under WSL"
+)
 QUANTIZED_HERE: Final = frozenset({"fp8", "float8"})  # of weights that were loaded to the host
 
 
@@ -65,7 +70,10 @@ def resolve(
     if spec.runtime.auto:
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
         chosen, why = choose_runtime(sizes_of, room, capability, control_bytes(spec.controls, 2), refused)
+        chosen = replace(chosen, page_lock=chosen.page_lock and PAGE_LOCK not in refused)
         return chosen, (f"runtime auto: {why}", *(f"without {name!r}: {reason}" for name, reason in refused.items()))
+    if PAGE_LOCK in refused:
+        return replace(spec.runtime, page_lock=False), (refused[PAGE_LOCK],)
     if spec.runtime.offload in COPIED_BY_LAYER:
         waiting = host_bytes(sizes_of(spec.runtime.quantize), spec.runtime)
         if waiting > room.host_bytes:
@@ -245,6 +253,10 @@ def _offload(pipeline: Any, runtime: Runtime, device: torch.device) -> None:
             low_cpu_mem_usage=not runtime.page_lock,
             exclude_modules=list(stay),
         )
+    except (MemoryError, RuntimeError) as error:
+        if not runtime.page_lock or not is_out_of_memory(error):
+            raise
+        raise RefusedOption(PAGE_LOCK, NOT_LOCKED) from error
     except ValueError as error:
         raise RefusedOption(runtime.offload, f"runtime.offload: {type(pipeline).__name__}: {error}") from error
 

@@ -1,6 +1,7 @@
 """Loading when the device has less memory than the budget says, since other programs have taken it."""
 
 import gc
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +16,7 @@ from pipelines.chat.engine import ChatEngine
 from pipelines.checkpoints.errors import RETRY_AFTER_S, CheckpointError, MemoryTaken
 from pipelines.checkpoints.folder.files import CheckpointFiles
 from pipelines.checkpoints.memory import host_bytes as host_module
-from pipelines.checkpoints.memory.device_bytes import component_bytes
+from pipelines.checkpoints.memory.device_bytes import component_bytes, device_bytes
 from pipelines.checkpoints.memory.host_bytes import host_bytes
 from pipelines.device.memory import Budgets, free_memory
 from pipelines.images.engine import ImageEngine
@@ -221,6 +222,39 @@ async def test_weights_that_wait_on_the_host_are_page_locked_if_it_has_room(
     assert page_lock or any("without page-locked copies" in note for note in checkpoint.notes)
     assert np.array_equal((await draw(engine, image_job(offloaded)))[0], expected)
     assert np.array_equal((await draw(engine, image_job(offloaded)))[0], expected)
+
+
+@pytest.mark.parametrize("auto", [True, False])
+async def test_a_driver_that_page_locks_little_slows_a_checkpoint_and_does_not_refuse_it(
+    auto: bool, flux: CheckpointSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under WSL, where some hundred MiB may be page-locked however much memory there is."""
+    locked, limit, page_lock = [0], max(component_bytes(CheckpointFiles.of(flux), 2, "none")["transformer"]) * 4, []
+    pin = torch.Tensor.pin_memory
+
+    def release(size: int) -> None:
+        locked[0] -= size
+
+    def lock(weight: torch.Tensor, *arguments: Any) -> torch.Tensor:
+        if locked[0] + weight.nbytes > limit:
+            page_lock.append(False)
+            raise torch.AcceleratorError("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation'")
+        locked[0] += weight.nbytes
+        made = pin(weight, *arguments)
+        weakref.finalize(made.untyped_storage(), release, weight.nbytes)
+        return made
+
+    (expected,) = await draw(ImageEngine(GPU, GENEROUS), image_job(flux))
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lock)
+    spec = replace(flux, runtime=Runtime(auto=True) if auto else Runtime(offload="group"))
+    least = device_bytes(component_bytes(CheckpointFiles.of(flux), 2, "float8"), "group")
+    engine = ImageEngine(GPU, replace(GENEROUS, device_bytes=least) if auto else GENEROUS)
+    checkpoint = await engine.load(spec)
+    assert page_lock
+    assert (checkpoint.runtime.offload, checkpoint.runtime.page_lock) == ("group", False)
+    assert any("the driver refuses so much page-locked memory" in note for note in checkpoint.notes)
+    (drawn,) = await draw(engine, image_job(spec))
+    assert auto or np.array_equal(drawn, expected)  # auto quantizes
 
 
 @pytest.mark.parametrize("auto", [True, False])
