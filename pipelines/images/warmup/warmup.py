@@ -4,6 +4,7 @@ capabilities. Where that is on disk already (pipelines.images.warmup.check_recor
 
 import asyncio
 import contextlib
+import traceback
 import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -228,18 +229,18 @@ class _CheckRunner:
                 if isinstance(event, Failed):
                     error = self._errors.pop(job.id)
                     self.passing |= _is_passing(error)
-                    return _reason(error, event)
+                    return _reason(error)
         return "the engine ended without an image"
 
 
-def _reason(error: BaseException, event: Failed) -> str:
+def _reason(error: BaseException) -> str:
     """Return the reason why a check failed: our own errors are whole sentences, others need their class."""
     if isinstance(error, InvalidImage):
         return str(error)
     if isinstance(error, UnsupportedTask | CheckpointError):
         cause = error.__cause__
         return str(cause if isinstance(cause, CheckpointError) else error)  # such as why an adapter does not fit
-    return event.detail.strip().splitlines()[-1] if event.detail.strip() else event.message
+    return traceback.format_exception_only(error)[0].strip().partition("\n")[0]  # libraries go on with advice
 
 
 def _is_passing(error: BaseException) -> bool:
