@@ -21,6 +21,7 @@ from pipelines.checkpoints.memory.shares import limit_problem
 from pipelines.device.choice import IN_A_CONTAINER, ON_THE_CPU, UNDER_WSL, choose_device, describe
 from pipelines.device.driver import Card, are_hidden, is_wsl, kernel_cards, read_driver
 from pipelines.device.failures import is_out_of_memory
+from pipelines.device.occupancy import explain_taken
 from pipelines.protocol.engine import NoDevice
 from pipelines.protocol.messages import DeviceChoice
 
@@ -113,6 +114,7 @@ def compute_once(device: torch.device) -> str | None:
         _compute(device)
     except RuntimeError as error:
         if is_out_of_memory(error):  # another program has it: a load says so
+            _require_context(device, error)
             return None
         if BUSY in str(error) or not _leave_segments_off() or not _computes(device):
             raise NoDevice(f"no GPU can be used: {_why_not(error)} {ON_THE_CPU}") from error
@@ -124,6 +126,15 @@ def compute_once(device: torch.device) -> str | None:
             f"{WITHOUT_SEGMENTS.format(why)} PYTORCH_ALLOC_CONF={EXPANDABLE} tries them, and {FIXED} hides this line."
         )
     return None
+
+
+def _require_context(device: torch.device, error: RuntimeError) -> None:
+    """Raise NoDevice where others have so much of a GPU that CUDA can't even start on it, and name them."""
+    try:
+        torch.cuda.mem_get_info(device)
+    except RuntimeError:
+        taken = explain_taken(device, torch.cuda.get_device_properties(device).total_memory, 0, 0)
+        raise NoDevice(f"no GPU can be used: {_first_line(error)}: {taken}. It is tried again.") from error
 
 
 def _computes(device: torch.device) -> bool:

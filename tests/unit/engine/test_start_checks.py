@@ -13,6 +13,7 @@ import torch
 from pipelines.device import choice, driver, start_checks
 from pipelines.device.choice import choose_device
 from pipelines.device.driver import is_wsl, kernel_cards
+from pipelines.device.occupancy import Holder
 from pipelines.device.start_checks import check_device, compute_once, has_kernels, ptxas_problem, shared_memory_problem
 from pipelines.protocol.engine import NoDevice
 from pipelines.protocol.messages import DeviceChoice
@@ -269,7 +270,20 @@ def test_a_card_that_another_process_has_for_itself_names_its_mode(machine: Mach
 
 def test_a_full_card_is_none_that_can_not_compute(monkeypatch: pytest.MonkeyPatch) -> None:
     failing(monkeypatch, lambda: True, "CUDA error: out of memory")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (0, 8 * 2**30))
     assert compute_once(CPU) is None
+
+
+def test_a_card_on_which_cuda_has_no_room_to_start_names_who_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: torch.device) -> None:
+        raise torch.AcceleratorError("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation'")
+
+    failing(monkeypatch, lambda: True, "CUDA error: out of memory")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", fail)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=8 * 2**30))
+    monkeypatch.setattr("pipelines.device.occupancy.processes", lambda _: [Holder(77, "ollama", 7 * 2**30)])
+    with pytest.raises(NoDevice, match=r"out of memory: other programs have 8.0 of the GPU's 8.0 GiB: ollama \(PID 77"):
+        compute_once(CPU)
 
 
 @pytest.mark.parametrize(("release", "words"), [("13.0", "is of CUDA 13.0, and the driver loads"), ("12.9", None)])
