@@ -1,7 +1,12 @@
 """Settings that keep the libraries offline and quiet. Apply them before importing torch, diffusers or transformers."""
 
+import importlib
 import os
+import sys
 import warnings
+from typing import Final
+
+IMPORTED_UNASKED: Final = ("xformers", "bitsandbytes")  # by diffusers, wherever they are installed
 
 
 def quiet_libraries() -> None:
@@ -23,3 +28,22 @@ def quiet_libraries() -> None:
 
     diffusers_logging.disable_progress_bar()
     transformers_logging.disable_progress_bar()
+    leave_out_broken()
+
+
+def leave_out_broken() -> None:
+    """Have diffusers do without packages that can't be imported, such as those that were built for another torch: it
+    could not be imported either. What needs one of them says that it is not there."""
+    from diffusers.utils import import_utils
+
+    for name in IMPORTED_UNASKED:
+        if getattr(import_utils, f"_{name}_available"):
+            try:
+                importlib.import_module(name)
+            except Exception as error:  # whatever it is
+                print(
+                    f"{name} is installed and can't be imported, so it is left out: {error}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                setattr(import_utils, f"_{name}_available", False)
