@@ -56,6 +56,7 @@ def check_device(
     largest has weights of `weights_bytes`. Raises NoDevice for a GPU that can't compute."""
     problems: list[str | None] = [limit_problem(weights_bytes)]
     if device.type == "cuda":
+        start_cuda()
         check_kernels(range(min(devices, torch.cuda.device_count())))
         problems += [compute_once(device), ptxas_problem(device), shared_memory_problem(devices)]
     elif choice == "auto":
@@ -73,6 +74,18 @@ def unreached_gpu() -> str | None:
         f"This machine has {', '.join(cards)}, which can't be reached from here, so models run on the CPU. {remedy} "
         "If you want the CPU, set DARKROOM_DEVICE=cpu."
     )
+
+
+def start_cuda() -> None:
+    """Start CUDA, upon which torch reads the settings of its allocator. Raises NoDevice."""
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]  # torch has no types for it
+    except (RuntimeError, ValueError) as error:
+        why = _why_not(error)
+        if "Allocator" in str(error):
+            given = next((f"{name}={value}" for name in ALLOCATOR_VARIABLES if (value := os.environ.get(name))), "")
+            why = f"torch can't read {given} ({_first_line(error)}). It takes words such as `max_split_size_mb:512`."
+        raise NoDevice(f"no GPU can be used: {why} {ON_THE_CPU}") from error
 
 
 def check_kernels(indices: Sequence[int]) -> None:
@@ -167,7 +180,7 @@ def _leave_segments_off() -> bool:
     return True
 
 
-def _why_not(error: RuntimeError) -> str:
+def _why_not(error: Exception) -> str:
     """Say in sentences why a GPU does not compute, and what mends it."""
     said = _first_line(error)
     if BUSY in said:

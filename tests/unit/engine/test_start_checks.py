@@ -210,6 +210,7 @@ def test_kernels_are_compared_with_the_card(capability: tuple[int, int], built: 
 def test_a_card_without_kernels_is_refused_before_a_job(machine: Machine) -> None:
     machine.patch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_80"])
     machine.patch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 0))
+    machine.patch.setattr(torch.cuda, "init", lambda: None)
     machine.patch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla V100")
     machine.patch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(NoDevice) as error:
@@ -254,6 +255,32 @@ def test_segments_are_off_under_wsl_and_that_is_told(monkeypatch: pytest.MonkeyP
     assert "which many drivers refuse under WSL" in str(compute_once(CPU))
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:False")
     assert compute_once(CPU) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (None, "torch can't read PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb=512 ("),
+        (
+            RuntimeError("CUDA error: initialization error\nFor debugging"),
+            "CUDA error: initialization error. `nvidia-smi`",
+        ),
+    ],
+)
+def test_a_cuda_that_is_there_and_does_not_start_says_why(
+    error: RuntimeError | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init() -> None:
+        if error is not None:
+            raise error
+        torch._C._accelerator_setAllocatorSettings(os.environ["PYTORCH_CUDA_ALLOC_CONF"])
+
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb=512")
+    monkeypatch.setattr(torch.cuda, "init", init)
+    with pytest.raises(NoDevice) as refused:
+        start_checks.start_cuda()
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_a_card_that_another_process_has_for_itself_names_its_mode(machine: Machine) -> None:
