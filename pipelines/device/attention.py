@@ -109,6 +109,7 @@ class AttentionChooser:
         seconds_of: Callable[[Callable[[], object]], float] | None = None,
     ) -> None:
         self._device = device
+        self._index = -1 if device.type == "cpu" else torch.empty(0, device=device).get_device()
         self._records = records
         self._kernels = {TORCH: by_torch, **(installed_kernels() if kernels is None else kernels)}
         self._seconds_of = seconds_of or _seconds_of
@@ -158,8 +159,8 @@ class AttentionChooser:
     def _decides(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool) -> bool:
         if getattr(_named, "here", False) or torch.is_grad_enabled() or query.dtype not in TOLERANCE:
             return False
-        if query.dim() != 4 or query.device.type != self._device.type:
-            return False
+        if query.dim() != 4 or query.get_device() != self._index:
+            return False  # events of another device would time nothing
         batch, heads, tokens, size = query.shape
         if query.shape[:1] != key.shape[:1] or key.shape[:3] != value.shape[:3]:
             return False  # torch repeats them; operators called by name don't
@@ -215,7 +216,7 @@ class AttentionChooser:
             if name in refused or (name == LAST_RESORT and seconds):
                 continue
             try:
-                with trying(name):
+                with contextlib.nullcontext() if name == TORCH else trying(name):
                     error = worst_error(call, kernel(call))
                     if error <= TOLERANCE[call.query.dtype]:
                         seconds[name] = self._seconds_of(partial(kernel, call))

@@ -10,7 +10,7 @@ import torch
 LIBRARIES: Final = (
     "torch", "torchvision", "diffusers", "transformers", "accelerate", "peft", "safetensors", "tokenizers", "numpy",
     "pillow", "torchao", "bitsandbytes", "gguf", "triton", "xformers", "sageattention", "flash-attn", "flash-attn-3",
-    "flash-attn-4",
+    "flash-attn-4", "amd-aiter",
 )  # fmt: skip
 
 

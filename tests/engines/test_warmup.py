@@ -116,9 +116,7 @@ async def test_another_library_or_other_code_here_is_tried_anew(
 
 
 def test_the_reason_of_a_failure_is_not_the_advice_that_libraries_end_with() -> None:
-    error = torch.AcceleratorError(
-        "CUDA error: no kernel image\nCompile it with assertions.\n"
-    )
+    error = torch.AcceleratorError("CUDA error: no kernel image\nCompile it with assertions.\n")
     assert warmup._reason(error) == "torch.AcceleratorError: CUDA error: no kernel image"
     assert warmup._reason(ValueError()) == "ValueError"
 
