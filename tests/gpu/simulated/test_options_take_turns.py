@@ -11,6 +11,7 @@ import torch
 from peft import LoraConfig
 from peft.utils import get_peft_model_state_dict
 
+from pipelines.images.denoising import pass_graphs
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.scheduling.scheduler import DeviceScheduler
@@ -20,6 +21,13 @@ from tests.gpu.conftest import draw
 from tests.simulated_gpu import device
 from tests.support.image_jobs import image_job
 from tests.support.runtime_pairs import OPTIONS, runtime_of
+
+
+@pytest.fixture(autouse=True)
+def no_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launch every pass: a capture waits once, to compare its bits (tests/engines/test_pass_graphs.py)."""
+    monkeypatch.setattr(pass_graphs, "CAPTURED_AT", 10**9)
+
 
 GPU = torch.device("cuda")
 TOGETHER = (("offload group", "float8"), ("offload model", "float8"), ("offload model", "lora_folder"))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pipelines.images.denoising import pass_graphs
 from pipelines.images.engine import ImageEngine
 from tests.engines.conftest import left_half, plain_image
 from tests.engines.test_families import CAPABILITIES, DRAWN_FROM_MAPS, NIGHTLY, family_spec, require
@@ -13,6 +14,13 @@ from tests.gpu.conftest import draw
 from tests.simulated_gpu import device
 from tests.support.image_jobs import image_job
 from tests.support.tiny_families import NEED_TORCHVISION, make_family
+
+
+@pytest.fixture(autouse=True)
+def no_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launch every pass: a capture waits once, to compare its bits (tests/engines/test_pass_graphs.py)."""
+    monkeypatch.setattr(pass_graphs, "CAPTURED_AT", 10**9)
+
 
 FENCE = " catch_up"
 FAMILIES = {
