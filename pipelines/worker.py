@@ -277,7 +277,7 @@ def set_environment(kernel_cache: Path | None) -> None:
     # Images come in many sizes: without expandable segments, blocks of memory that fit none of the later ones are kept.
     # Under WSL they fail with many drivers, at the first allocation or in the middle of a load.
     words = list(filter(None, ("" if is_wsl() else "expandable_segments:True", host_allocator_limits())))
-    if words and "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # its older name, over which it has precedence
+    if words and "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # the older name, which has precedence
         os.environ.setdefault("PYTORCH_ALLOC_CONF", ",".join(words))
     if kernel_cache is not None:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(kernel_cache / "inductor"))

@@ -17,6 +17,7 @@ from typing import Final
 import pynvml
 import torch
 
+from pipelines.checkpoints.memory.host_bytes import ALLOCATOR_VARIABLES
 from pipelines.checkpoints.memory.shares import limit_problem
 from pipelines.device.choice import IN_A_CONTAINER, ON_THE_CPU, UNDER_WSL, choose_device, describe
 from pipelines.device.driver import Card, are_hidden, is_wsl, kernel_cards, read_driver
@@ -25,7 +26,6 @@ from pipelines.device.occupancy import explain_taken
 from pipelines.protocol.engine import NoDevice
 from pipelines.protocol.messages import DeviceChoice
 
-ALLOCATOR_VARIABLES: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the older name has precedence
 EXPANDABLE, FIXED = "expandable_segments:True", "expandable_segments:False"
 WITHOUT_SEGMENTS: Final = (
     "The GPU's memory is allocated without expandable segments, which {}: images of many sizes may leave gaps in it."

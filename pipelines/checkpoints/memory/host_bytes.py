@@ -19,7 +19,7 @@ CACHED_MIB: Final = 8  # so that the pixels of most images go through blocks tha
 PAGE_BYTES: Final = 4096
 OBEYS: Final = (2, 13)  # the first version of torch that knows the limits
 LIMITS: Final = f"pinned_max_round_threshold_mb:{CACHED_MIB},pinned_max_cached_size_mb:{CACHED_MIB}"
-ALLOCATOR_VARIABLES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # the second is the older name
+ALLOCATOR_VARIABLES: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # the older name has precedence
 
 
 @cache

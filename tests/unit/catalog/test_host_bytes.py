@@ -47,6 +47,7 @@ def test_blocks_that_are_not_rounded_are_not_kept_either() -> None:
     ("environment", "expected"),
     [
         ({"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, float("inf")),
+        ({"PYTORCH_ALLOC_CONF": LIMITS, "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, float("inf")),
         ({"PYTORCH_CUDA_ALLOC_CONF": "pinned_max_cached_size_mb:32"}, 32 * MIB),
         ({"PYTORCH_ALLOC_CONF": f"expandable_segments:True,{LIMITS}"}, CACHED_MIB * MIB),
     ],
