@@ -34,7 +34,7 @@ from pipelines.device.attention_kernels import (
     plain_torch,
     worst_error,
 )
-from pipelines.device.failures import is_out_of_memory, require_device
+from pipelines.device.failures import first_line, is_out_of_memory, require_device
 from pipelines.device.software import describe_device, library_versions
 
 TORCH: Final = "torch"  # the kernel that torch chooses
@@ -142,7 +142,7 @@ class AttentionChooser:
             why = self._fault(shape, call, output)
         except Exception as error:  # such as for strides that the first call had not
             require_device(error, self._device)
-            why = f"refused a later call: {_line(error)}"
+            why = f"refused a later call: {first_line(error)}"
         if why is None:
             return output
         self._settle(shape, Choice(TORCH, choice.times_ms, {**choice.refused, choice.kernel: why}))
@@ -224,7 +224,7 @@ class AttentionChooser:
                         refused[name] = f"{WRONG} by {error:.2g} of the norm"
             except Exception as failure:
                 require_device(failure, self._device)
-                refused[name] = _line(failure)
+                refused[name] = first_line(failure)
         if not seconds:
             return None
         best = min(seconds, key=seconds.__getitem__)
@@ -384,7 +384,3 @@ def _layout(call: AttentionCall) -> Hashable:
         if each is not None
     ]
     return call.query.shape[2] % TILE, call.key.shape[2] % TILE, call.key.stride(0) == 0, *places
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

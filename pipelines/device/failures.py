@@ -39,6 +39,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+def first_line(error: BaseException) -> str:
+    """Return what an error says in its first line, or its class: libraries go on with advice, or a C++ traceback."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
 def clear_frames(error: BaseException) -> None:
     """Free what the frames of the traceback hold, of the error and its causes: the tensors that did not fit."""
     for cause in _causes(error):
@@ -78,7 +83,7 @@ def exit_if_lost(error: BaseException, device: torch.device) -> None:
     back, and every later job would fail. The server then fails the jobs in here, uncharged, and starts a new worker.
     """
     if is_device_error(error) and not is_responsive(device):
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         end_process(LOST_DEVICE_EXIT, f"The device no longer answers, so this worker ends: {reason}")
 
 

@@ -21,7 +21,7 @@ from pipelines.checkpoints.memory.host_bytes import ALLOCATOR_VARIABLES
 from pipelines.checkpoints.memory.shares import limit_problem
 from pipelines.device.choice import IN_A_CONTAINER, ON_THE_CPU, UNDER_WSL, choose_device, describe
 from pipelines.device.driver import Card, are_hidden, is_wsl, kernel_cards, read_driver
-from pipelines.device.failures import is_out_of_memory
+from pipelines.device.failures import first_line, is_out_of_memory
 from pipelines.device.occupancy import explain_taken
 from pipelines.protocol.engine import NoDevice
 from pipelines.protocol.messages import DeviceChoice
@@ -190,7 +190,7 @@ def _why_not(error: Exception) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
+    return first_line(error).rstrip(".")
 
 
 def exclusive_problem(workers: int) -> str | None:

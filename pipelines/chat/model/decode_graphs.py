@@ -17,7 +17,7 @@ import torch
 
 from pipelines.chat.model.kv_cache import Bounds, KVCache, RowGroup, page_table
 from pipelines.chat.model.kv_pages import PAGE, Lease
-from pipelines.device.failures import is_device_error, is_out_of_memory, is_responsive
+from pipelines.device.failures import first_line, is_device_error, is_out_of_memory, is_responsive
 from pipelines.device.graph_capture import CAPTURES, Capture
 
 MOST_GRAPHS: Final = 48  # that are kept; the next one begins anew
@@ -106,7 +106,7 @@ class DecodeGraphs:
             if is_device_error(error) and not is_responsive(self._device):
                 raise
             self._refused = True
-            why = str(error).strip().partition("\n")[0]
+            why = first_line(error)
             print(f"Decode steps are launched kernel by kernel, as they can't be captured: {why}", file=sys.stderr)
             return None
         self._steps[shape] = step

@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-from pipelines.device.failures import clear_frames, is_device_error, is_out_of_memory, is_responsive
+from pipelines.device.failures import clear_frames, first_line, is_device_error, is_out_of_memory, is_responsive
 from pipelines.device.graph_capture import CAPTURES, Capture, Run
 
 MOST_GRAPHS: Final = 24  # of a checkpoint; the next one begins anew, as one alone can't be freed
@@ -120,7 +120,7 @@ class PassGraphs:
             self._give_up()
             self._asked[form] = CAPTURED_AT - RETRIED_AFTER
             if not is_out_of_memory(error):
-                self._refuse(str(error).strip().partition("\n")[0])
+                self._refuse(first_line(error))
             return None
         if not captured.is_same:
             self._give_up()

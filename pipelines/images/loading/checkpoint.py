@@ -22,6 +22,7 @@ from pipelines.families.registry import family_of
 from pipelines.families.task import Task
 from pipelines.images.denoising.merging import ForwardMerger
 from pipelines.images.denoising.noise_schedulers import new_scheduler
+from pipelines.images.denoising.pass_graphs import PassGraphs
 from pipelines.images.denoising.step_caches import StepCaches
 from pipelines.images.loading import runtime_options
 from pipelines.images.loading.adapters import Adapters
@@ -246,9 +247,9 @@ class Checkpoint:
             hashes = self.adapters.activate(pipeline, always, requested)
             self.prompts.set_adapters(self.adapters.encoder_adapters(pipeline, always | requested))
             found |= {"adapters": hashes} if hashes else {}
-        if self.merger is not None and self.merger.graphs is not None:
+        if (graphs := self._graphs) is not None:
             strengths = [(each.name, each.strength) for each in self.controls.of_kind(("ip-adapter",), controls)]
-            self.merger.graphs.require((sampling.loras, strengths, found))
+            graphs.require((sampling.loras, strengths, found))
         return found
 
     def is_outdated(self, sampling: Sampling, controls: Sequence[ControlInput]) -> bool:
@@ -259,9 +260,16 @@ class Checkpoint:
     def forget(self, *, in_use: bool) -> None:
         """Free what only makes later images quicker: kept prompts, and graphs of passes."""
         self.prompts.clear()
-        if self.merger is not None and self.merger.graphs is not None:
-            graphs = self.merger.graphs
-            graphs.clear_at_next_pass() if in_use else graphs.clear()
+        if (graphs := self._graphs) is None:
+            return
+        if in_use:
+            graphs.clear_at_next_pass()
+        else:
+            graphs.clear()
+
+    @property
+    def _graphs(self) -> PassGraphs | None:
+        return None if self.merger is None else self.merger.graphs
 
     def move(self, device: torch.device) -> None:
         """Move the weights to another device, in place. Kept prompts are dropped, and graphs."""

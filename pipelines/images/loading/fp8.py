@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from pipelines.checkpoints.memory.device_bytes import SENSITIVE
-from pipelines.device.failures import require_device
+from pipelines.device.failures import first_line, require_device
 from pipelines.device.staged_copy import StagedCopy
 
 FORMAT: Final = torch.float8_e4m3fn
@@ -168,6 +168,6 @@ def _quantizer(kind: str) -> tuple[Callable[[torch.Tensor], tuple[torch.Tensor, 
         quantize_rows(torch.ones(2, 2 * ALIGNMENT, dtype=torch.bfloat16, device=kind))
     except Exception as error:  # no Triton, no C compiler, an assembler newer than the driver: in many words
         require_device(error, torch.device(kind))
-        why = str(error).strip().partition("\n")[0][:MOST_OF_AN_ERROR]
+        why = first_line(error)[:MOST_OF_AN_ERROR]
         return _quantize, f"; activations are quantized without a compiler, which may be slower than 'none': {why}"
     return quantize_rows, ""
