@@ -18,7 +18,7 @@ from tests.e2e.test_images_by_sdk import image
 from tests.support.harness import PLAIN, REPOSITORY, Server, assert_clean, until
 from tests.support.shared import make_once
 
-PREVIOUS = "0642a504f319d0385410140114c2fbb5c8cdf94e"  # the version before this one: change it once this one has landed
+PREVIOUS = "8ae6d6f20c31f9c6d27cd3f022fbf89e99987bf8"  # the version before this one: change it once this one has landed
 EDITS = "/v1/images/edits"
 GEMINI = "/v1beta/models/alpha-image-2-count:generateContent"
 SAID = [{"role": "user", "content": "a boat"}]
