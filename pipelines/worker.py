@@ -247,9 +247,9 @@ class Loads:
         try:
             found = await self._engine.prepare(spec)
         except Exception as error:
-            if isinstance(error, MemoryTaken):
+            if waits := isinstance(error, MemoryTaken):
                 self._blocked.add(spec)
-            return CheckpointState(spec, "failed", str(error))
+            return CheckpointState(spec, "failed", str(error), waits_for_memory=waits)
         capabilities = found if isinstance(found, Capabilities) else None
         chat = found if isinstance(found, ChatCapabilities) else None
         failed_checks = [f"without {what}" for what in capabilities.failed_checks] if capabilities else []

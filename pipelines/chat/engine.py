@@ -9,7 +9,7 @@ import functools
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -170,7 +170,11 @@ class ChatEngine:
     async def _build(self, task: Task) -> None:
         """Load the checkpoint, build the prompt, and hand the sequences to the device loop."""
         job = task.job
-        checkpoint = await self.load(job.checkpoint)
+        try:
+            checkpoint = await self.load(job.checkpoint)
+        except Exception as error:
+            self._emit(task, replace(to_failed_event(error, job), movable="anywhere"))
+            return
         emit = self._emitter(task)
         if isinstance(job, CountJob):
             tokens = await self._loop.run_in_executor(self._prompt_builder, count_prompt_tokens, checkpoint, job, emit)

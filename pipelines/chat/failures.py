@@ -31,7 +31,7 @@ def to_failed_event(error: BaseException, job: ChatJob | CountJob) -> Failed:
         return Failed("memory_taken", message, detail, retry_after_s=RETRY_AFTER_S)
     if isinstance(error, CheckpointError):
         message = f"The checkpoint '{job.checkpoint.name}' can't be used; the server's log says why."
-        return Failed("checkpoint_failed", message, detail)
+        return Failed("checkpoint_failed", message, f"{error}\n{detail}")
     if is_out_of_memory(error):
         message = "The device ran out of memory. Try fewer or shorter messages, or a smaller max_tokens."
         return Failed("out_of_memory", message, detail)

@@ -22,7 +22,7 @@ from transformers import (
     AutoTokenizer,
 )
 
-from pipelines.device.failures import exit_if_lost, watch_device
+from pipelines.device.failures import exit_if_lost, is_out_of_memory, watch_device
 from pipelines.device.memory import copy_mapped_weights, free_memory, with_memory
 from pipelines.device.staged_copy import move_modules
 from pipelines.device.weight_names import load_model
@@ -125,6 +125,7 @@ class ClassifyEngine:
         if job.id not in self._active:
             emit(Failed("cancelled", "The job was cancelled."))
             return
+        classifier = None
         try:
             started_at = time.monotonic()
             classifier = self._load(job.checkpoint)
@@ -133,8 +134,14 @@ class ClassifyEngine:
             emit(Classified(scores, time.monotonic() - started_at))
         except Exception as error:
             exit_if_lost(error, self._device)
-            detail = "".join(traceback.format_exception(error))
-            emit(Failed("engine_failed", f"The classifier '{job.checkpoint.name}' failed.", detail))
+            detail, message = (
+                "".join(traceback.format_exception(error)),
+                f"The classifier '{job.checkpoint.name}' failed.",
+            )
+            if classifier is not None or is_out_of_memory(error):
+                emit(Failed("engine_failed", message, detail))
+            else:
+                emit(Failed("checkpoint_failed", message, f"{error}\n{detail}", movable="anywhere"))
 
     def unload_except(self, specs: Iterable[ClassifierSpec]) -> None:
         """Drop the other classifiers, after the jobs that are queued now."""

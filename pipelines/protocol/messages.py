@@ -224,6 +224,7 @@ class CheckpointState:
     capabilities: Capabilities | None = None  # of a loaded image checkpoint
     load_s: float | None = None  # how long loading it and its warmup took
     chat: ChatCapabilities | None = None  # of a loaded chat checkpoint
+    waits_for_memory: bool = False  # that other programs have: the worker tries it again
 
 
 @dataclass(frozen=True, slots=True)

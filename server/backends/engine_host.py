@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Generic, TypeVar, cast
 
 import structlog
@@ -45,10 +46,11 @@ from pipelines.protocol.messages import (
 )
 from server.backends import worker_life as life
 from server.backends.child_process import ChildProcess
+from server.backends.failed_loads import pixels
 from server.backends.job_events import EventT, JobEvents, PendingJob, QueueFull, death_message
 from server.backends.transport import Launcher
 from server.backends.watchdog import SILENCE_S, Watchdog
-from server.backends.worker_checkpoints import LOAD, WorkerCheckpoints, WorkerDied, pixels
+from server.backends.worker_checkpoints import WorkerCheckpoints, WorkerDied
 from server.backends.worker_jobs import WorkerJobs
 
 log = structlog.stdlib.get_logger("darkroom.engine")
@@ -93,6 +95,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         self._state: life.State = life.Stopped()
         self._start_s = FIRST_START_S  # how long the latest worker took to be up
         self._checkpoints = WorkerCheckpoints(checkpoints)
+        self.failures = self._checkpoints.failures
         self._jobs = WorkerJobs(self._send, self._record_job)
         self.speeds = self._jobs.speeds
         self._watchdog = Watchdog(
@@ -148,20 +151,6 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         """Return the checkpoints that the worker loads, or will load before it is ready."""
         wanted = dict.fromkeys([*self._checkpoints.preload, *self._checkpoints.loading])
         return [spec for spec in wanted if spec not in self.checkpoints]
-
-    def failed_at(self, spec: Spec, area_px: int = LOAD) -> float | None:
-        """Return when a checkpoint failed to load here, or the memory to do for an image of this area or a smaller one,
-        by the monotonic clock; None if neither did, or if the GPU has more memory now, the catalog was loaded anew, or
-        so much time has gone that it may be tried again."""
-        return self._checkpoints.failed_at(spec, area_px)
-
-    def ends_workers(self, spec: Spec) -> bool:
-        """Return whether loading a checkpoint has ended two workers here, so lately that it would end the next one."""
-        return self._checkpoints.ends_workers(spec)
-
-    def mended_at(self, spec: Spec) -> float:
-        """Return when a checkpoint was loaded here that had failed to, by the monotonic clock; 0 if that never was."""
-        return self._checkpoints.mended_at.get(spec, 0.0)
 
     def wake_s(self, spec: Spec) -> float:
         """Return how long it takes until a checkpoint is back that left the device in a sleep; 0 if none has."""
@@ -233,8 +222,11 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         self.sleep_wanted = None
         self._load(self._checkpoints.cold(self.checkpoints))
 
-    def submit(self, job: JobT) -> JobEvents[EventT]:
-        """Send the job to the worker, and return its events. Raises QueueFull."""
+    def submit(self, job: JobT, *, retries: bool = False) -> JobEvents[EventT]:
+        """Send the job to the worker, and return its events. One whose checkpoint has failed to load, and would fail
+        again, is sent by `retries` alone. Raises QueueFull."""
+        if not retries and self.failures.refuses(job.checkpoint):
+            return self.failures.refuse(job.checkpoint, partial(self.submit, job))
         if self.jobs >= self._limits.jobs:
             raise QueueFull(self.kind, self.speeds.job_s * self.jobs / self._limits.concurrency)
         pending = self._jobs.add(job)
@@ -354,7 +346,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         if self._checkpoints.retained:
             self._send(UnloadExcept(self._checkpoints.retained))
         specs = self._checkpoints.first_loads(wakes=self.status.takes_jobs)
-        for spec in filter(self._checkpoints.ends_workers, specs):
+        for spec in filter(self.failures.ended_workers, specs):
             self._record_checkpoint(
                 CheckpointState(spec, "failed", "two workers in a row have ended while they loaded it")
             )
@@ -383,7 +375,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             case Pong():
                 worker.memory = message.memory
                 if message.memory.gpu is not None:
-                    self._checkpoints.note_memory(message.memory.gpu)
+                    self.failures.note_memory(message.memory.gpu)
             case CachedCheckpoints():
                 worker.cached_checkpoints = message
             case Sharing():
@@ -422,9 +414,9 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             self._log_checkpoint(state)
             self._checkpoints.fail(spec, state.detail)
         elif isinstance(event, Failed) and event.movable == "larger" and isinstance(moved.job, ImageJob):
-            self._checkpoints.remember_failure(spec, pixels(moved.job))
+            self.failures.remember(spec, pixels(moved.job))
         elif isinstance(event, Finished) and isinstance(moved.job, ImageJob):
-            self._checkpoints.forget_failures(spec, pixels(moved.job))
+            self.failures.forget_sizes(spec, pixels(moved.job))
         elif isinstance(event, Started) and self._checkpoints.is_mended(spec):
             self._load((spec,))  # it may be another file than the one that failed: what can it do?
 
@@ -445,7 +437,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             self._checkpoints.slept("disk")
             return
         for spec in self._loads_now() if was_up else ():
-            self._checkpoints.remember_failure(spec, ends_worker=True)
+            self.failures.remember(spec, ends_worker=True)
         # One that had its device may have been ended by a job whose start it could not tell any more
         movable: Movable | None = None if has_device else "anywhere"
         self._fail_jobs(death_message(self.kind, reason, has_device=has_device), movable)

@@ -59,7 +59,7 @@ class JobEvents(AsyncIterator[EventT], Generic[EventT]):
         if self.ended:
             raise StopAsyncIteration
         while (moved := self._moved(event := await self._events.get())) is not None:
-            self._events = moved._events
+            self._events, self.move = moved._events, moved.move or self.move
         if isinstance(event, Started) and self.queue_s is None:  # one that moves starts again
             self.queue_s = time.monotonic() - self._submitted_at
         self.ended = isinstance(event, TERMINAL_EVENTS)
@@ -69,7 +69,13 @@ class JobEvents(AsyncIterator[EventT], Generic[EventT]):
         """Return the events of the job on another worker, if this one could not run it and there is another."""
         if not isinstance(event, Failed) or event.movable is None or self.move is None:
             return None
-        return self.move(event) if self.queue_s is None or event.movable == "larger" else None
+        if self.queue_s is not None and event.movable != "larger":
+            return None
+        try:
+            return self.move(event)
+        except QueueFull as error:
+            message = f"The server is busy: {error}."
+            return JobEvents.failed(Failed("queue_full", message, retry_after_s=error.retry_after_s))
 
 
 @dataclass(slots=True)

@@ -16,9 +16,10 @@ from pipelines.checkpoints.work.estimate import FIRST_UNIT_S, WeightsKey, weight
 from pipelines.protocol.images import CheckpointSpec, Event, Failed, ImageJob
 from pipelines.protocol.messages import Capabilities, CheckpointState, Spec
 from server.backends.demands import ImageHost, Member, demands_of
+from server.backends.failed_loads import LOAD, pixels
 from server.backends.job_events import JobEvents, QueueFull
 from server.backends.placement import Placement, place
-from server.backends.worker_checkpoints import FIRST_LOAD_S, LOAD, WorkerDied, pixels
+from server.backends.worker_checkpoints import FIRST_LOAD_S, WorkerDied
 from server.catalog.images import Catalog
 
 log = structlog.stdlib.get_logger("darkroom.engine")
@@ -26,10 +27,6 @@ log = structlog.stdlib.get_logger("darkroom.engine")
 RESTORE_BYTES_PER_S = 10e9  # from the host's memory to a GPU
 AS_SOON = 1.1  # of workers that would finish a job within a tenth of the soonest, the one with the least work gets it
 CHECK_S = 1.0
-ENDS_WORKERS = (
-    "The checkpoint '{}' can't be used: workers end while they load it. It is tried again later, so that other calls "
-    "are not lost for it. Nothing was charged."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,18 +233,22 @@ class WorkerPool:
 
     def submit(self, job: ImageJob) -> JobEvents[Event]:
         """Send the job to the worker that is expected to finish it first, and return its events. If that worker can't
-        load its checkpoint, or comes up without a device, it goes on to another. Raises QueueFull."""
-        host = self._choose(job)
-        if host is None:
-            return JobEvents.failed(Failed("checkpoint_failed", ENDS_WORKERS.format(job.checkpoint.name)))
-        events = host.submit(job)
-        if host in self.workers:
-            events.move = partial(self._submit_elsewhere, job, [host])
+        load its checkpoint, or comes up without a device, it goes on to another. What would fail to load on all of them
+        is refused. Raises QueueFull."""
+        spec, area_px = job.checkpoint, pixels(job)
+        if spec.upstream is not None:
+            return self._upstream_host(spec.upstream.base_url).submit(job)
+        hosts = self._able(spec, area_px)
+        host = self._quickest(hosts, job) if hosts else self._longest_untried(spec, area_px)
+        if not hosts and host.failures.refuses(spec):
+            return host.failures.refuse(spec, partial(self.submit, job))
+        events = host.submit(job, retries=True)
+        events.move = partial(self._submit_elsewhere, job, [host])
         return events
 
     def _submit_elsewhere(self, job: ImageJob, tried: list[ImageHost], failed: Failed) -> JobEvents[Event] | None:
         """Give a job to a worker that has not failed it; None if there is none. One without a device is not followed by
-        one that is waited for, as it may not come back either."""
+        one that is waited for, as it may not come back either. Raises QueueFull."""
         spec = job.checkpoint
         hosts = [host for host in self._able(spec, pixels(job)) if host not in tried]
         if failed.code == "worker_died":
@@ -262,10 +263,11 @@ class WorkerPool:
         log.info("a job moves to another worker", job=job.id, worker=tried[-1].name, to=host.name, reason=reason)
         tried.append(host)
         try:
-            return host.submit(job)
-        except QueueFull as error:
-            full = Failed("queue_full", f"The server is busy: {error}.", retry_after_s=error.retry_after_s)
-            return self._submit_elsewhere(job, tried, failed) or JobEvents.failed(full)
+            return host.submit(job, retries=True)
+        except QueueFull:
+            if (events := self._submit_elsewhere(job, tried, failed)) is None:
+                raise
+            return events
 
     def cancel(self, job_id: str) -> None:
         """Stop a job within one step. Ids that are not pending are ignored."""
@@ -283,17 +285,16 @@ class WorkerPool:
         """Return the names of the workers that may draw with a checkpoint now, as far as is known."""
         return frozenset(host.name for host in self._able(spec))
 
-    def _choose(self, job: ImageJob) -> ImageHost | None:
-        """Choose the worker for a new job. If all have failed to load its checkpoint, or at its size, it is the one
-        that was not tried for longest; None if its loads end workers. Another server's model has one place."""
-        spec, area_px = job.checkpoint, pixels(job)
-        if spec.upstream is not None:
-            return self._upstream_host(spec.upstream.base_url)
-        if hosts := self._able(spec, area_px):
-            return self._quickest(hosts, job)
-        alive = self.alive
-        hosts = [host for host in self._allowed(spec) if not host.ends_workers(spec)]
-        return min(hosts, key=lambda host: (host not in alive, host.failed_at(spec, area_px) or 0.0), default=None)
+    def _longest_untried(self, spec: CheckpointSpec, area_px: int) -> ImageHost:
+        """Return the worker for a job that all have failed, its checkpoint or its size: the one that may try again, or
+        that was not tried for longest."""
+        alive, failures = self.alive, {host: host.failures for host in self._allowed(spec)}
+        return min(
+            failures,
+            key=lambda host: (
+                failures[host].refuses(spec), host not in alive, failures[host].at(spec, area_px) or 0.0
+            ),
+        )  # fmt: skip
 
     def _allowed(self, spec: CheckpointSpec) -> list[ImageHost]:
         allowed = self.current.allowed.get(weights_key(spec))
@@ -304,8 +305,8 @@ class WorkerPool:
         that are down, or load it again after the end of the worker before them, are waited for if there are no
         others."""
         alive = self.alive
-        mended_at = max((host.mended_at(spec) for host in self.workers), default=0.0)
-        hosts = [host for host in self._allowed(spec) if (host.failed_at(spec, area_px) or 0.0) <= mended_at]
+        mended_at = max((host.failures.mended_at.get(spec, 0.0) for host in self.workers), default=0.0)
+        hosts = [host for host in self._allowed(spec) if (host.failures.at(spec, area_px) or 0.0) <= mended_at]
         up = [host for host in hosts if host in alive]
         return [host for host in up if not (host.restarts and spec in host.loading)] or up or hosts
 

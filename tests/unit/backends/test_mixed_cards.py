@@ -18,11 +18,11 @@ from pipelines.checkpoints.errors import CheckpointError
 from pipelines.checkpoints.memory.runtime import least_bytes
 from pipelines.protocol.images import CheckpointSpec, Event, Failed, Finished, ImageJob, RawImage, Runtime, Started
 from pipelines.protocol.messages import FromWorker, GpuMemory, NoGpu, Pong, Spec, Submit, ToWorker, WorkerMemory
-from server.backends import engine_host, worker_checkpoints, worker_life
+from server.backends import engine_host, failed_loads, worker_life
 from server.backends.demands import Member
 from server.backends.engine_host import EngineHost, HostLimits
+from server.backends.failed_loads import Failure
 from server.backends.job_events import JobEvents
-from server.backends.worker_checkpoints import LOAD, Failure
 from server.backends.worker_pool import WorkerPool
 from tests.support.polling import eventually
 from tests.support.scripted_worker import ScriptedWorker
@@ -166,23 +166,61 @@ async def test_a_failed_load_moves_the_call_and_is_remembered(box: Build, flux: 
     host = cards.pool.workers[0]
     assert (host.checkpoints[flux].state, host.checkpoints[flux].detail) == ("failed", "fp8 needs another GPU")
     assert before[0] > 1
-    assert host._checkpoints.failures[flux, LOAD].count == 1, "the calls that waited for it failed together"
+    assert (host.failures.find(flux) or Failure(0, 0)).count == 1, "the calls that waited for it failed together"
 
 
-async def test_a_checkpoint_that_no_card_loads_is_tried_on_one_of_them_by_each_later_call(
-    box: Build, flux: CheckpointSpec
+async def test_a_checkpoint_that_no_card_loads_is_refused_until_its_files_change(
+    box: Build, flux: CheckpointSpec, tmp_path: Path
+) -> None:
+    flux = replace(flux, path=flux_folder(tmp_path / "flux"))
+    cards = await box([10 * BYTES] * 2, flux, card0={"flux"}, card1={"flux"})
+    assert await cards.draw("a", spec=flux) == [REFUSED]
+    ends = await cards.draw(*numbered(9), spec=flux)
+    assert all(isinstance(end, Failed) and "loading it has failed" in end.message for end in ends)
+    assert [len(card.jobs) for card in cards.cards] == [1, 1], "each has tried it once"
+    weights = flux.path / "transformer/diffusion_pytorch_model.safetensors"
+    save_file({"weight": np.ones(8, np.float16)}, weights)  # of another size, and broken too
+    assert await cards.draw("b", spec=flux) == [REFUSED]
+    assert [len(card.jobs) for card in cards.cards] == [2, 2]
+    weights.touch()  # the file is mended
+    for card in cards.cards:
+        card.broken.clear()
+    assert all(isinstance(end, Finished) for end in await cards.draw(*numbered(4), spec=flux))
+    await eventually(lambda: all(host.checkpoints[flux].state == "loaded" for host in cards.pool.workers[:1]))
+    assert len(cards.pool.able(flux)) == 2, "what was mended for one may be for all"
+
+
+async def test_a_checkpoint_that_no_card_loads_is_tried_again_after_a_pause_and_by_a_reload(
+    box: Build, flux: CheckpointSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cards = await box([10 * BYTES] * 2, flux, card0={"flux"}, card1={"flux"})
     assert await cards.draw("a", spec=flux) == [REFUSED]
-    assert [len(card.jobs) for card in cards.cards] == [1, 1]
-    assert await cards.draw("b", spec=flux) == [REFUSED]
-    assert sum(len(card.jobs) for card in cards.cards) == 3
+    with monkeypatch.context() as patch:
+        patch.setattr(failed_loads, "FIRST_PAUSE_S", 0.0)
+        assert await cards.draw("b", spec=flux) == [REFUSED]
+    assert [len(card.jobs) for card in cards.cards] == [2, 2]
+    assert await cards.draw("c", spec=flux) != [REFUSED]
+    cards.pool.unload_except(cards.pool.current, preload=False)
+    assert await cards.draw("d", spec=flux) == [REFUSED]
+    assert [len(card.jobs) for card in cards.cards] == [3, 3]
+
+
+async def test_a_card_that_may_try_a_checkpoint_again_gets_its_call_where_another_may_not(
+    box: Build, flux: CheckpointSpec
+) -> None:
+    cards = await box([10 * BYTES] * 2, flux, card0={"flux"})
     for card in cards.cards:
-        card.broken.clear()  # the file is mended
-    ends = [(await cards.draw(name, spec=flux))[0] for name in numbered(4)]
-    assert all(isinstance(end, Finished) for end in ends)
-    await eventually(lambda: all(host.checkpoints[flux].state == "loaded" for host in cards.pool.workers[:1]))
-    assert len(cards.pool.able(flux)) == 2, "what was mended for one may be for all"
+        card.draws = False
+    first, second = cards.put("a", flux), cards.put("b", flux)
+    reading = [asyncio.create_task(last(events)) for events in (first, second)]
+    await eventually(lambda: sorted(cards.cards[1].jobs) == ["a", "b"])
+    cards.cards[1].kill()  # while it loads
+    for failed in await asyncio.gather(*reading):
+        assert isinstance(failed, Failed)
+        assert failed.code == "worker_died"
+    await eventually(lambda: len(cards.pool.alive) == 2)
+    cards.cards[1].draws = True
+    assert all(isinstance(end, Finished) for end in await cards.draw("c", spec=flux))
 
 
 async def test_the_failure_of_one_checkpoint_keeps_no_other_from_a_card(box: Build, flux: CheckpointSpec) -> None:
@@ -219,7 +257,7 @@ async def test_memory_that_a_worker_gives_back_itself_is_no_reason_to_try_a_load
 
 def test_a_checkpoint_that_has_failed_for_weeks_is_still_counted() -> None:
     assert Failure(2000, time.monotonic()).counts
-    assert not Failure(2000, time.monotonic() - worker_checkpoints.LONGEST_PAUSE_S).counts
+    assert not Failure(2000, time.monotonic() - failed_loads.LONGEST_PAUSE_S).counts
 
 
 async def test_a_failure_is_forgotten_after_a_while_and_by_a_reload(
@@ -229,7 +267,7 @@ async def test_a_failure_is_forgotten_after_a_while_and_by_a_reload(
     await cards.draw("a", "b", spec=flux)
     assert cards.pool.able(flux) == {"card1"}
     with monkeypatch.context() as patch:
-        patch.setattr(worker_checkpoints, "FIRST_PAUSE_S", 0.0)
+        patch.setattr(failed_loads, "FIRST_PAUSE_S", 0.0)
         assert cards.pool.able(flux) == {"card0", "card1"}
     cards.pool.unload_except(cards.pool.current, preload=False)
     assert cards.pool.able(flux) == {"card0", "card1"}
@@ -348,7 +386,7 @@ async def test_a_checkpoint_whose_loads_end_workers_is_no_way_to_end_them_all_th
     for card in cards.cards:
         card.draws = True
     assert all(isinstance(end, Finished) for end in await cards.draw("a", "b", spec=other))
-    monkeypatch.setattr(worker_checkpoints, "FIRST_PAUSE_S", 0.0)  # a while later the file is mended
+    monkeypatch.setattr(failed_loads, "FIRST_PAUSE_S", 0.0)  # a while later the file is mended
     assert all(isinstance(end, Finished) for end in await cards.draw("c", "d", spec=flux))
 
 
@@ -478,10 +516,10 @@ async def test_an_image_that_is_drawn_after_all_is_no_failure_any_more(box: Buil
     (card,), (host,) = cards.cards, cards.pool.workers
     card.too_large_px = 1_000_000
     await cards.draw("a", spec=flux)
-    assert host.failed_at(flux, 1_000_000) is not None
+    assert host.failures.at(flux, 1_000_000) is not None
     card.too_large_px = math.inf
     await cards.draw("b", spec=flux)
-    assert host.failed_at(flux, 1_000_000) is None
+    assert host.failures.at(flux, 1_000_000) is None
 
 
 async def test_a_call_that_moves_while_it_is_drawn_counts_its_wait_once(box: Build, flux: CheckpointSpec) -> None:
