@@ -8,6 +8,7 @@ import torch
 
 from pipelines.images.denoising import pass_graphs
 from pipelines.images.engine import ImageEngine
+from pipelines.images.loading import component_fixes
 from tests.engines.conftest import left_half, plain_image
 from tests.engines.test_families import CAPABILITIES, DRAWN_FROM_MAPS, NIGHTLY, family_spec, require
 from tests.gpu.conftest import draw
@@ -29,7 +30,7 @@ FAMILIES = {
     if able[-1] and name not in {*NEED_TORCHVISION, *DRAWN_FROM_MAPS}  # any number of steps
 }
 ALWAYS = ("flux", "lumina2", "cogview4")
-TABLES = "position_tables.py"  # two of each pass; every layer copied them before
+TABLES = Path(component_fixes.__file__).name  # two of each pass; every layer copied them before
 MOST_TABLES = 4  # of a step that is two passes
 PNDM = {"scheduling_pndm.py"}  # its tables are on the host, and the time of a step is on the device
 DDIM = {"scheduling_ddim.py"}  # likewise
