@@ -10,7 +10,7 @@ nothing needs may sleep. The states of a worker are in `worker_life`.
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Generic, TypeVar, cast
 
@@ -57,6 +57,10 @@ log = structlog.stdlib.get_logger("darkroom.engine")
 
 FIRST_START_S: Final = 15.0  # assumed for a worker's start until one was measured
 LATE_S: Final = 300.0  # a start that takes longer holds up no other worker: its GPU or driver may hang
+LATE: Final = (
+    "its process has not come up within five minutes: a GPU or the driver hangs (look for Xid in dmesg), or the disk "
+    "with its libraries is very slow"
+)
 JobT = TypeVar("JobT", ImageJob, ChatJob | CountJob, ClassifyJob)
 
 
@@ -123,7 +127,8 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
     @property
     def status(self) -> life.WorkerStatus:
         """Return what the worker is doing now."""
-        return life.status_of(self._state)
+        status = life.status_of(self._state)
+        return replace(status, problem=LATE) if self.is_late and status.problem is None else status
 
     @property
     def ready(self) -> bool:
@@ -222,10 +227,10 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         self.sleep_wanted = None
         self._load(self._checkpoints.cold(self.checkpoints))
 
-    def submit(self, job: JobT, *, retries: bool = False) -> JobEvents[EventT]:
+    def submit(self, job: JobT) -> JobEvents[EventT]:
         """Send the job to the worker, and return its events. One whose checkpoint has failed to load, and would fail
-        again, is sent by `retries` alone. Raises QueueFull."""
-        if not retries and self.failures.refuses(job.checkpoint):
+        again, is refused. Raises QueueFull."""
+        if self.failures.refuses(job.checkpoint):
             return self.failures.refuse(job.checkpoint, partial(self.submit, job))
         if self.jobs >= self._limits.jobs:
             raise QueueFull(self.kind, self.speeds.job_s * self.jobs / self._limits.concurrency)
@@ -323,6 +328,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         worker, pid = life.Worker(transport, began), transport.pid
         self._move(worker)
         watch = asyncio.create_task(self._watchdog.watch(transport, self.name))
+        late = asyncio.get_running_loop().call_later(LATE_S, self._tell_late)
         try:
             self._send_all()
             while messages := await transport.receive():
@@ -333,6 +339,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
                 worker.ending = f"it was killed: {self._watchdog.stuck}"
         finally:
             watch.cancel()
+            late.cancel()
             await transport.close()
             worker.off_device.set()
         if life.worker_of(self._state) is worker:
@@ -340,6 +347,10 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
                 why = worker.ending or reason
                 log.warning("worker died", worker=self.name, pid=pid, reason=why, jobs_lost=self.jobs)
             self._lose(reason, has_device=worker.no_device is None)
+
+    def _tell_late(self) -> None:
+        if isinstance(self._state, life.Starting):
+            log.warning("a worker does not come up", worker=self.name, reason=LATE)
 
     def _send_all(self) -> None:
         """Tell a new worker what it may have, what to load and which jobs wait for it."""

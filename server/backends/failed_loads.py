@@ -88,7 +88,7 @@ class FailedLoads:
 
     def record_loaded(self, spec: Spec) -> None:
         """Record that a checkpoint was loaded."""
-        if self._forget(spec):
+        if self.forget(spec):
             self.mended_at[spec] = time.monotonic()
 
     def at(self, spec: Spec, area_px: int = LOAD) -> float | None:
@@ -125,6 +125,11 @@ class FailedLoads:
         events.move = lambda _: None if self.refuses(spec) else again()
         return events
 
+    def forget(self, spec: Spec) -> bool:
+        """Forget that a checkpoint has failed to load. Returns whether it had."""
+        self._versions.pop(spec, None)
+        return self._failures.pop((spec, LOAD), None) is not None
+
     def forget_sizes(self, spec: Spec, px: int) -> None:
         """Forget failures of images of at most so many pixels: one has been drawn."""
         for key in [(failed, size) for failed, size in self._failures if failed == spec and LOAD < size <= px]:
@@ -143,15 +148,11 @@ class FailedLoads:
         for known in (self._failures, self.mended_at, self._versions):
             known.clear()
 
-    def _forget(self, spec: Spec) -> bool:
-        self._versions.pop(spec, None)
-        return self._failures.pop((spec, LOAD), None) is not None
-
     async def _look(self, spec: Spec) -> None:
         """Forget a checkpoint's failure if its files are others than those that failed."""
         failed = self._versions.get(spec)
         is_changed = failed is not None and await asyncio.shield(failed) != await _version(spec)
-        if is_changed and failed is self._versions.get(spec) and self._forget(spec):
+        if is_changed and failed is self._versions.get(spec) and self.forget(spec):
             self.mended_at[spec] = time.monotonic()
 
     def _refusal(self, spec: Spec) -> Failed:

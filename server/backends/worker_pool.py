@@ -242,7 +242,7 @@ class WorkerPool:
         host = self._quickest(hosts, job) if hosts else self._longest_untried(spec, area_px)
         if not hosts and host.failures.refuses(spec):
             return host.failures.refuse(spec, partial(self.submit, job))
-        events = host.submit(job, retries=True)
+        events = _submit(host, job)
         events.move = partial(self._submit_elsewhere, job, [host])
         return events
 
@@ -252,7 +252,8 @@ class WorkerPool:
         spec = job.checkpoint
         hosts = [host for host in self._able(spec, pixels(job)) if host not in tried]
         if failed.code == "worker_died":
-            hosts = [host for host in hosts if host.status.problem is None]
+            alive = self.alive  # the problem of one that is up is its machine's, and not its own
+            hosts = [host for host in hosts if host in alive or host.status.problem is None]
         if failed.movable == "larger":
             most = {member.host: member.most_bytes or member.room_bytes for member in self._members}
             hosts = [host for host in hosts if most.get(host, 0) > most.get(tried[-1], 0)]
@@ -263,7 +264,7 @@ class WorkerPool:
         log.info("a job moves to another worker", job=job.id, worker=tried[-1].name, to=host.name, reason=reason)
         tried.append(host)
         try:
-            return host.submit(job, retries=True)
+            return _submit(host, job)
         except QueueFull:
             if (events := self._submit_elsewhere(job, tried, failed)) is None:
                 raise
@@ -356,6 +357,14 @@ async def _prepare(host: ImageHost, specs: Sequence[CheckpointSpec]) -> list[str
         except CheckpointError as error:
             errors.append(str(error))
     return errors
+
+
+def _submit(host: ImageHost, job: ImageJob) -> JobEvents[Event]:
+    """Send a job to a worker that is chosen for it, also if its checkpoint has failed to load there: another has loaded
+    it since. Raises QueueFull."""
+    if host.failures.refuses(job.checkpoint):
+        host.failures.forget(job.checkpoint)
+    return host.submit(job)
 
 
 def _has_weights(state: CheckpointState, key: WeightsKey) -> bool:

@@ -181,6 +181,7 @@ async def test_a_checkpoint_that_no_card_loads_is_refused_until_its_files_change
     weights = flux.path / "transformer/diffusion_pytorch_model.safetensors"
     save_file({"weight": np.ones(8, np.float16)}, weights)  # of another size, and broken too
     assert await cards.draw("b", spec=flux) == [REFUSED]
+    assert await cards.draw(*numbered(2), spec=flux) != [REFUSED] * 2  # by now the files are known
     assert [len(card.jobs) for card in cards.cards] == [2, 2]
     weights.touch()  # the file is mended
     for card in cards.cards:
@@ -434,8 +435,10 @@ async def test_a_card_whose_driver_hangs_at_the_start_keeps_no_other_from_servin
     hung.hangs = True
     await eventually(lambda: cards.pool.workers[1].ready)
     assert not cards.pool.ready
+    assert cards.pool.workers[0].status.problem is None
     monkeypatch.setattr(engine_host, "LATE_S", 0.0)
     await asyncio.wait_for(cards.pool.wait_ready(), 60)
+    assert "its process has not come up within five minutes" in str(cards.pool.workers[0].status.problem)
     assert all(isinstance(end, Finished) for end in await cards.draw("a", "b", spec=flux))
     assert other.drawn == ["a", "b"]
 
