@@ -2,7 +2,7 @@
 
 import traceback
 
-from pipelines.checkpoints.errors import RETRY_AFTER_S, CheckpointError, MemoryTaken
+from pipelines.checkpoints.errors import CheckpointError, MemoryTaken, spread_retry_s
 from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
 from pipelines.protocol.chat import ChatJob, CountJob
 from pipelines.protocol.images import Failed
@@ -28,7 +28,7 @@ def to_failed_event(error: BaseException, job: ChatJob | CountJob) -> Failed:
         return Failed("timed_out", f"The answer took longer than its time limit of {limit}.")
     if isinstance(error, MemoryTaken):
         message = "Other programs have the memory that this model needs. Try again later."
-        return Failed("memory_taken", message, detail, retry_after_s=RETRY_AFTER_S)
+        return Failed("memory_taken", message, detail, retry_after_s=spread_retry_s())
     if isinstance(error, CheckpointError):
         message = f"The checkpoint '{job.checkpoint.name}' can't be used; the server's log says why."
         return Failed("checkpoint_failed", message, f"{error}\n{detail}")

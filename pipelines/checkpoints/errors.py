@@ -1,5 +1,6 @@
 """What is raised for a checkpoint that can't be served."""
 
+import random
 from typing import Final
 
 RETRY_AFTER_S: Final = 15.0  # until a checkpoint is tried again whose memory other programs have
@@ -19,6 +20,11 @@ class RefusedOption(CheckpointError):
 
 class MemoryTaken(CheckpointError):
     """The checkpoint would fit, but other programs have the memory now: it is tried again. The message names them."""
+
+
+def spread_retry_s() -> float:
+    """Return when a caller is to try again whose model's memory others have: not when all others do."""
+    return RETRY_AFTER_S * (1 + random.random() / 2)  # noqa: S311
 
 
 class BrokenFile(CheckpointError):

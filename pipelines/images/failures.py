@@ -3,7 +3,7 @@
 import traceback
 from dataclasses import replace
 
-from pipelines.checkpoints.errors import RETRY_AFTER_S, CheckpointError, MemoryTaken
+from pipelines.checkpoints.errors import CheckpointError, MemoryTaken, spread_retry_s
 from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
 from pipelines.images.drawing.image_checks import InvalidImage
 from pipelines.images.loading.safety_checker import BlockedImage
@@ -40,7 +40,7 @@ def to_failed_event(error: BaseException, job: ImageJob) -> Failed:
             return Failed("prompt_too_long", message, detail, error.field, read_part=error.read_part)
         case MemoryTaken():
             message = "Other programs have the memory that this model needs; nothing was charged. Try again later."
-            return Failed("memory_taken", message, detail, retry_after_s=RETRY_AFTER_S)
+            return Failed("memory_taken", message, detail, retry_after_s=spread_retry_s())
         case CheckpointError():
             return _checkpoint_failed(job, detail)
         case BlockedImage():
