@@ -68,7 +68,7 @@ def select_visible(gpus: Sequence[Sequence[Gpu]], visible: str | None) -> list[G
         return every
     chosen: list[Gpu] = []
     for name in (name.strip() for name in visible.split(",")):
-        if name.isdigit():
+        if name.isdecimal() and len(name) < 10:
             found = list(gpus[int(name)]) if int(name) < len(gpus) else []
         else:
             found = list(filter(None, [find_uuid(name, every)]))

@@ -173,7 +173,7 @@ def error_status(error: Any) -> int | None:
     """Return the HTTP status that an error of a successful answer names as its code. None if there is none that the
     caller can do something about."""
     code = error.get("code") if isinstance(error, dict) else None
-    status = int(code) if isinstance(code, int | str) and str(code).isascii() and str(code).isdecimal() else 0
+    status = int(code) if isinstance(code, int | str) and re.fullmatch("[1-5][0-9]{2}", str(code)) else 0
     return status if 400 <= status < 600 and status not in {401, 403} else None
 
 

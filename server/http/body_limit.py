@@ -105,7 +105,7 @@ class BodyLimitMiddleware:
             await send_error(AMBIGUOUS, scope, receive, send)
             return
         declared = headers.get(b"content-length", b"0")
-        declared_bytes = int(declared) if declared.isdigit() else 0
+        declared_bytes = int(declared[:20]) if declared.isdigit() else 0
         if declared_bytes > limit:
             await send_error(too_large(limit), scope, receive, send)
             return

@@ -127,7 +127,7 @@ def _as_scale(value: object) -> object:
     """Read "2" and "4x", as forms and other image servers' clients write them, and "4k"."""
     if not isinstance(value, str):
         return value
-    return int(value.rstrip("xX")) if value.rstrip("xX").isdigit() else value.upper()
+    return {"2": 2, "4": 4}.get(value.rstrip("xX"), value.upper())
 
 
 Times = Literal[2, 4, "1K", "2K", "4K"]

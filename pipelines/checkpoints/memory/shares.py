@@ -122,7 +122,7 @@ def _memory_limits(root: Path) -> Iterator[tuple[Path, str, int]]:
         folder = root / point.lstrip("/")
         for group in _with_parents(groups[kind], PurePosixPath(shown)):
             for text in _lines(folder / group / LIMIT_FILES[kind]):
-                if text.isdigit():  # or "max"
+                if text.isdecimal():  # or "max"
                     yield folder / group, kind, int(text)
 
 

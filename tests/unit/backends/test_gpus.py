@@ -99,6 +99,8 @@ def test_a_lost_gpu_hides_no_other(what: str, monkeypatch: pytest.MonkeyPatch) -
         ("GPU-0a,GPU-2a,GPU-3a3", ["GPU-0a0", "GPU-3a3"]),  # it does not tell that it is GPU-2a2
         ("0,7,1", ["GPU-0a0"]),
         ("0,nonsense,1", ["GPU-0a0"]),
+        ("0,\u00b2,1", ["GPU-0a0"]),  # a digit, and no number
+        (f"0,{'9' * 5000},1", ["GPU-0a0"]),
     ],
 )
 def test_a_lost_gpu_keeps_its_place_among_the_visible_ones(
