@@ -32,9 +32,15 @@ def no_capture(monkeypatch: pytest.MonkeyPatch) -> None:
 GPU = torch.device("cuda")
 TOGETHER = (("offload group", "float8"), ("offload model", "float8"), ("offload model", "lora_folder"))
 EVERY_RUN = ((), ("offload group",), ("offload group", "float8"))
-# Where the host waits at every step: at the fence, and until the copying stream has fetched an offloaded layer, which
-# no kernel keeps it from
-LISTED = {"catch_up", "_onload_from_memory", "_transfer_tensor_to_device", "pre_forward"}
+# Where the host waits at every step: at the fence, until the copying stream has fetched an offloaded layer, which no
+# kernel keeps it from, and where the first block says whether the others are computed
+LISTED = {
+    "catch_up",
+    "_should_compute_remaining_blocks",
+    "_onload_from_memory",
+    "_transfer_tensor_to_device",
+    "pre_forward",
+}
 CHOICES = [(), *((name,) for name in OPTIONS), *TOGETHER]
 
 
