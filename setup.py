@@ -1,5 +1,5 @@
 """Builds the wheel, all of which is in the package `darkroom`: `server`, `pipelines`, and the starters (the catalog and
-the demo checkpoints) where server/data_folders.py finds them. An editable install is the checkout as it is."""
+the demo checkpoints) where pipelines/protocol/machine.py finds them. An editable install is the checkout as it is."""
 
 import shutil
 from pathlib import Path

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from pipelines.checkpoints.errors import RETRY_AFTER_S, MemoryTaken
 from pipelines.checkpoints.memory.host_bytes import host_allocator_limits
 from pipelines.checkpoints.memory.shares import CHAT_CACHE_SHARE
-from pipelines.device.driver import is_wsl
 from pipelines.device.heap import share_one_arena
 from pipelines.device.offline import quiet_libraries
 from pipelines.protocol.chat import ChatCapabilities
 from pipelines.protocol.engine import Engine, NoDevice
 from pipelines.protocol.images import Failed
+from pipelines.protocol.machine import is_wsl
 from pipelines.protocol.messages import (
     AnyEvent,
     Asleep,

@@ -8,25 +8,11 @@ import shutil
 import sys
 from pathlib import Path
 
+from pipelines.protocol.machine import ROOT, STARTERS, is_wheel
 from server.errors import StartError
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-STARTERS = Path(__file__).resolve().parent / "starters"  # setup.py puts it into the wheel
+REPOSITORY = ROOT
 NAMED_STARTER = re.compile(r'^(\s*checkpoint\s*=\s*)"(starter-[a-z]+)"', re.MULTILINE)
-
-
-def is_installed() -> bool:
-    """Return whether this code was installed from a wheel."""
-    return STARTERS.is_dir()
-
-
-def extra_command(extra: str) -> str:
-    """Return how to add an extra of pyproject.toml to this installation."""
-    if is_installed():
-        return f"{sys.executable} -m pip install 'darkroom[{extra}]'"
-    if (REPOSITORY / "Makefile").exists():
-        return f"make install EXTRAS={extra}"
-    return f"docker build with --build-arg EXTRAS=...,{extra}"  # the image has neither a wheel nor the Makefile
 
 
 def user_data_folder() -> Path:
@@ -44,18 +30,18 @@ def user_data_folder() -> Path:
 
 def default_home() -> Path:
     """Return the folder of the database, results, logs and keys."""
-    return user_data_folder() if is_installed() else REPOSITORY / "darkroom-home"
+    return user_data_folder() if is_wheel() else REPOSITORY / "darkroom-home"
 
 
 def default_folder(name: str, home: Path) -> Path:
     """Return the folder of the weights or of the catalog; a wheel's are in the home."""
-    return (home if is_installed() else REPOSITORY) / name
+    return (home if is_wheel() else REPOSITORY) / name
 
 
 def write_starters(home: Path, weights: Path, model_configs: Path) -> bool:
     """Copy the wheel's starters into a home that has no catalog yet, and return whether it did. A catalog elsewhere
     is the operator's own: nothing is copied for it."""
-    if not is_installed() or model_configs.exists() or model_configs != default_folder("model_configs", home):
+    if not is_wheel() or model_configs.exists() or model_configs != default_folder("model_configs", home):
         return False
     own_weights = default_folder("weights", home)
     home.mkdir(parents=True, exist_ok=True, mode=0o700)

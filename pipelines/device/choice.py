@@ -5,8 +5,9 @@ from typing import Final
 
 import torch
 
-from pipelines.device.driver import Driver, are_hidden, is_wsl, kernel_cards, read_driver
+from pipelines.device.driver import Driver, are_hidden, kernel_cards, read_driver
 from pipelines.protocol.engine import NoDevice
+from pipelines.protocol.machine import UNDER_WSL, is_wsl
 from pipelines.protocol.messages import DeviceChoice
 
 DRIVER_OF_CUDA: Final = {11: "450", 12: "525", 13: "580"}  # the least, by CUDA's major version
@@ -16,10 +17,6 @@ SENTENCE_END: Final = re.compile(r"\.(?:\s+(?=[A-Z])|\s*$)|\n")
 ON_THE_CPU: Final = "DARKROOM_DEVICE=cpu draws on the CPU."
 IN_A_CONTAINER: Final = (
     "In a container, start it with `--gpus all` (NVIDIA's container toolkit; in Kubernetes, a limit of nvidia.com/gpu)"
-)
-UNDER_WSL: Final = (
-    "Under WSL the driver is that of Windows: install it there, remove any that is installed in here (it hides that of "
-    "Windows), and restart by `wsl --shutdown`. A container needs `--gpus all` there too."
 )
 RESTART: Final = "Restart the machine: the driver was upgraded, and the kernel still runs the older one"
 # What CUDA says at its start, and what mends it

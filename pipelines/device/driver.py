@@ -90,11 +90,6 @@ def are_hidden() -> bool:
     return os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in HIDDEN
 
 
-def is_wsl(root: Path = Path("/")) -> bool:
-    """Return whether this is Linux inside Windows (WSL)."""
-    return "microsoft" in _read(root / "proc/sys/kernel/osrelease").lower()
-
-
 def _read(file: Path) -> str:
     try:
         return file.read_text(errors="replace")

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from pipelines.checkpoints.errors import CheckpointError
 from pipelines.protocol.images import Quantize
+from pipelines.protocol.machine import packages_command
 
 LIBRARIES: Final = {
     "nf4": ("bitsandbytes",),
@@ -23,7 +24,7 @@ def quantizing_config(library: Any, quantize: Quantize, key: str) -> Any:
         return library.TorchAoConfig(_torchao_config(quantize))
     except ImportError as error:
         packages = LIBRARIES[quantize]
-        needs = f"{quantize!r} needs {' and '.join(packages)}: pip install {' '.join(packages)}"
+        needs = f"{quantize!r} needs {' and '.join(packages)}: {packages_command(packages)}"
         raise CheckpointError(f"{key}: {needs}") from error
 
 

@@ -19,16 +19,21 @@ import torch
 
 from pipelines.checkpoints.memory.host_bytes import ALLOCATOR_VARIABLES
 from pipelines.checkpoints.memory.shares import limit_problem
-from pipelines.device.choice import IN_A_CONTAINER, ON_THE_CPU, UNDER_WSL, choose_device, describe
-from pipelines.device.driver import Card, are_hidden, is_wsl, kernel_cards, read_driver
+from pipelines.device.choice import IN_A_CONTAINER, ON_THE_CPU, choose_device, describe
+from pipelines.device.driver import Card, are_hidden, kernel_cards, read_driver
 from pipelines.device.failures import first_line, is_out_of_memory
 from pipelines.device.occupancy import explain_taken
 from pipelines.protocol.engine import NoDevice
+from pipelines.protocol.machine import UNDER_WSL, is_container, is_wsl
 from pipelines.protocol.messages import DeviceChoice
 
 EXPANDABLE, FIXED = "expandable_segments:True", "expandable_segments:False"
 WITHOUT_SEGMENTS: Final = (
     "The GPU's memory is allocated without expandable segments, which {}: images of many sizes may leave gaps in it."
+)
+UNSEEN: Final = (
+    "No GPU can be seen from this container, so models run on the CPU. Under WSL nothing shows in a container whether "
+    "there is one: if there is, start it with `--gpus all`. If not, DARKROOM_DEVICE=cpu hides this line."
 )
 BUSY: Final = "busy or unavailable"  # what CUDA says of a GPU that another process has for itself
 MODES: Final = {
@@ -68,7 +73,7 @@ def unreached_gpu() -> str | None:
     """Return why the CPU is used on a machine that has a GPU which programs here can't reach."""
     cards = [] if are_hidden() else kernel_cards()
     if not cards:
-        return None
+        return UNSEEN if is_wsl() and is_container() and not are_hidden() else None
     remedy = UNDER_WSL if is_wsl() else f"{IN_A_CONTAINER}; else install NVIDIA's driver."
     return (
         f"This machine has {', '.join(cards)}, which can't be reached from here, so models run on the CPU. {remedy} "

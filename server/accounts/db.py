@@ -38,12 +38,12 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
+from pipelines.protocol.machine import extra_command
 from server.accounts.copies import copy_sqlite
 from server.accounts.db_errors import READ_ONLY, is_failure, sqlstate, to_database_error
 from server.accounts.postgresql import ANSWER_LIMIT_S, limit_answers, replace_nul
 from server.accounts.schema import is_newer, newest_schema, schema_problem, upgrade
 from server.clock import Clock
-from server.data_folders import extra_command
 from server.errors import DatabaseBusy, DatabaseFailed, StartError
 from server.threads import NotBegun, Threads
 

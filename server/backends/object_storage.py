@@ -15,9 +15,9 @@ from urllib.parse import unquote
 
 import structlog
 
+from pipelines.protocol.machine import extra_command
 from server.backends.proxies import store_options
 from server.backends.storage import MARK, MOST_OF_MARK, NAME, TRASH, LocalStorage, Storage
-from server.data_folders import extra_command
 from server.errors import StartError, StorageFailed
 
 log = structlog.stdlib.get_logger("darkroom.storage")

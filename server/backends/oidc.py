@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import httpx
 import structlog
 
-from server.data_folders import extra_command
+from pipelines.protocol.machine import extra_command
 from server.errors import StartError
 
 if TYPE_CHECKING:

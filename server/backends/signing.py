@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from pipelines.protocol.images import EncodedImage, Encoding, Finished
+from pipelines.protocol.machine import extra_command
 from pipelines.protocol.provenance import DigitalSource, digital_source_type
-from server.data_folders import extra_command
 from server.errors import EngineFailure, StartError
 
 if TYPE_CHECKING:

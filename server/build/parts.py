@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pipelines.checkpoints.folder.sums import Digests
 from pipelines.checkpoints.folder.versions import files_version
+from pipelines.protocol.machine import extra_command
 from server.accounts.batches import BatchStore
 from server.accounts.call_log import CallLog
 from server.accounts.calls import CallStore
@@ -32,7 +33,6 @@ from server.backends.proxies import proxy_for
 from server.backends.upstream import UpstreamClient
 from server.backends.worker_pool import WorkerPool
 from server.catalog.images import Catalog
-from server.data_folders import extra_command
 from server.errors import StartError
 from server.flows.catalog.start import compare_weights
 from server.moderation.policy import Policy, PolicyError, load_policy

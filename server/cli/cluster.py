@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 import typer
 
+from pipelines.protocol.machine import extra_command
 from server.cli.environment import open_database, read_settings
 from server.cli.printing import JsonFlag, show_rows
-from server.data_folders import extra_command
 from server.errors import StartError
 
 if TYPE_CHECKING:

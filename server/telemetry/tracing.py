@@ -12,7 +12,7 @@ from importlib.metadata import version
 from opentelemetry.trace import NoOpTracer, Span, SpanKind, StatusCode, Tracer, format_trace_id
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from server.data_folders import extra_command
+from pipelines.protocol.machine import extra_command
 from server.errors import StartError
 
 PROPAGATOR = TraceContextTextMapPropagator()

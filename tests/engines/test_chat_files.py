@@ -95,7 +95,7 @@ def test_quantizing_names_the_packages_that_are_missing(
 ) -> None:
     for name in ("torchao", "torchao.quantization", "mslk", "bitsandbytes"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(CheckpointError, match=f"quantize: .* needs .*: pip install {packages}$"):
+    with pytest.raises(CheckpointError, match=f"quantize: .* needs .*: .* -m pip install .* {packages}$"):
         load_chat(ChatSpec("copy", folder, quantize=quantize), DEVICE)
 
 

@@ -11,7 +11,7 @@ from tests.support.harness import REPOSITORY
 NOT_BY_IT = {
     "pipelines/protocol/python_command.py",
     "server/cli/cluster/ray_node.py",  # starts Ray's own command
-    "server/data_folders.py",  # starts nothing: a message names the pip of this installation
+    "pipelines/protocol/machine.py",  # starts nothing: a message names the pip of this installation
     "server/cli/serve.py",  # starts nothing: it names the command beside
     "server/flows/operators/doctor.py",  # asks the installed torch, with -P
 }

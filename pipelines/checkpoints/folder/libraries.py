@@ -15,6 +15,7 @@ from pipelines.checkpoints.folder.folder import CheckpointFolder
 from pipelines.checkpoints.weight_file.file import WeightFile
 from pipelines.checkpoints.weight_file.quantization import REMEDY, is_packed
 from pipelines.families.registry import family_of
+from pipelines.protocol.machine import extra_command, packages_command
 
 # Packages by quantization methods, as `quant_method` in a config names them: of a part, or of a chat checkpoint
 QUANTIZERS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -53,12 +54,12 @@ def not_installed(libraries: Iterable[str]) -> tuple[str, ...]:
 
 
 def how_to_install(libraries: Iterable[str]) -> str:
-    """Return the command that installs these libraries: by an extra of this package, if one has it."""
+    """Return what adds these libraries to this installation: an extra of this package for those that one has."""
     listed = list(dict.fromkeys(libraries))
     extras = ",".join(dict.fromkeys(EXTRAS[library] for library in listed if library in EXTRAS))
     packages = [library for library in listed if library not in EXTRAS]
-    words = [*([f"--editable '.[{extras}]'"] if extras else []), *packages]
-    return f"pip install --constraint constraints.txt {' '.join(words)}"
+    commands = [*([extra_command(extras)] if extras else []), *([packages_command(packages)] if packages else [])]
+    return "; and ".join(commands)
 
 
 def quantized_parts(folder: CheckpointFolder, index: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

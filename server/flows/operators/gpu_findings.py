@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from pipelines.protocol.machine import UNDER_WSL, is_wsl
 from pipelines.protocol.python_command import python_command
 from server.backends.engines import largest_weights
 from server.catalog.images import CatalogError, load_catalog
@@ -33,6 +34,7 @@ RESTART_CONTAINER: Final = (
     "In a container, restart it: the host has taken its devices away (as `systemctl daemon-reload` does). Else restart "
     "the machine"
 )
+AGAIN: Final = "Install the driver again"
 LOST_CARD: Final = "Restart the machine. If it comes again, look for Xid in `dmesg`, and at the card's power and slot"
 # What nvidia-smi says of a driver or a GPU that does not work, and what mends it
 REMEDIES: Final = (
@@ -66,21 +68,26 @@ def _driver(settings: Settings) -> Finding:
         if KERNEL_MODULE.exists():
             return Finding(name="driver", ok=wrong, detail=HIDDEN)
         absent = False if settings.device == "cuda" else None
-        return Finding(name="driver", ok=absent, detail="nvidia-smi is not there: no NVIDIA driver")
+        remedy = f". {UNDER_WSL}" if is_wsl() else ""
+        return Finding(name="driver", ok=absent, detail=f"nvidia-smi is not there: no NVIDIA driver{remedy}")
     except OSError as error:
         return Finding(name="driver", ok=wrong, detail=f"nvidia-smi can't be run: {error.strerror}")
     said = "; ".join(filter(None, (said, errors)))
     if status is None:
+        hangs = UNDER_WSL if is_wsl() else HANGS
         also = f", but said: {said}" if said else ""
         return Finding(
-            name="driver", ok=wrong, detail=f"nvidia-smi has not answered for {COMMAND_LIMIT_S:g} s{also}. {HANGS}"
+            name="driver", ok=wrong, detail=f"nvidia-smi has not answered for {COMMAND_LIMIT_S:g} s{also}. {hangs}"
         )
-    remedy = next((remedy for words, remedy in REMEDIES if words.lower() in said.lower()), None)
-    if status == 0 and said and remedy is None:
+    remedies = (remedy for words, remedy in REMEDIES if words.lower() in said.lower())
+    mends = next(remedies, None)
+    if is_wsl() and (status or mends):  # where Linux has no module to load, and Windows' command restarts it
+        mends = UNDER_WSL
+    if status == 0 and said and mends is None:
         return Finding(name="driver", ok=True, detail=said)
     says = f"nvidia-smi says: {said.rstrip('.')}" if said else "nvidia-smi says nothing"
     ended = f" (exit status {status})" if status else ""
-    return Finding(name="driver", ok=wrong, detail=f"{says}{ended}. {remedy or 'Install the driver again'}")
+    return Finding(name="driver", ok=wrong, detail=f"{says}{ended}. {mends or AGAIN}")
 
 
 def _worker(settings: Settings, *, has_driver: bool) -> Finding:

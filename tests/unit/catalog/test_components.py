@@ -1,6 +1,7 @@
 """What entries of model_index.json are, and what parts need: published layouts that were refused for false reasons."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from pipelines.checkpoints.folder import libraries
 from pipelines.checkpoints.folder.files import CheckpointFiles
 from pipelines.checkpoints.folder.libraries import how_to_install
 from pipelines.protocol.images import CheckpointSpec
+from pipelines.protocol.machine import ROOT
 from tests.support.weight_files import INDEX, flux_folder, inspect_checkpoint
 
 
@@ -121,7 +123,7 @@ def test_the_library_of_a_quantized_part_is_named_with_its_command(
     monkeypatch.setattr(libraries, "is_installed", lambda _: False)
     inspection = inspect_checkpoint(quantized(tmp_path / "x", quant_method=method))
     assert (inspection.problems, inspection.needs) == ((), (library,))
-    assert how_to_install(inspection.needs) == f"pip install --constraint constraints.txt {library}"
+    assert how_to_install(inspection.needs).endswith(f"-m pip install --constraint {ROOT}/constraints.txt {library}")
 
 
 def test_four_bits_without_a_name_are_of_bitsandbytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,6 +145,7 @@ def test_methods_that_nothing_here_loads_are_refused_when_it_is_inspected(
     assert message in "; ".join(inspect_checkpoint(quantized(tmp_path / "x", quant_method=method)).problems)
 
 
-def test_extras_and_packages_are_installed_by_one_command() -> None:
+def test_extras_and_packages_are_installed_each_by_a_command() -> None:
     command = how_to_install(["torchvision", "sentencepiece", "sdnq", "gguf"])
-    assert command == "pip install --constraint constraints.txt --editable '.[vision,gguf]' sdnq"
+    pip = f"{sys.executable} -m pip install --constraint {ROOT}/constraints.txt sdnq"
+    assert command == f"make install EXTRAS=vision,gguf; and {pip}"

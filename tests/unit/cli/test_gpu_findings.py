@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pipelines.protocol.machine import UNDER_WSL
 from server.flows.operators import gpu_findings
 from server.flows.operators.gpu_findings import _driver, _worker
 from server.settings import Settings
@@ -101,6 +102,24 @@ def test_under_wsl_nvidia_smi_is_found_without_a_path_to_it(
     monkeypatch.setattr(gpu_findings, "OF_WINDOWS", tmp_path / "bin/nvidia-smi")
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
     assert (_driver(settings).ok, _driver(settings).detail) == (True, H100)
+
+
+def test_under_wsl_the_remedy_is_that_of_windows(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_findings, "is_wsl", lambda: True)
+    assert "install it there" in _driver(settings).detail
+    for said, status in ((MISMATCH, 18), ("No devices were found", 0), ("couldn't communicate with the driver", 9)):
+        write_nvidia_smi(tmp_path, f"print({said!r})\nsys.exit({status})")
+        found = _driver(settings)
+        assert found.detail.endswith(UNDER_WSL)
+        assert "modprobe" not in found.detail
+    write_nvidia_smi(tmp_path, "time.sleep(600)")
+    monkeypatch.setattr(gpu_findings, "COMMAND_LIMIT_S", 0.2)
+    assert _driver(settings).detail.endswith(UNDER_WSL)
+    write_nvidia_smi(tmp_path, f"print({H100!r})")
+    monkeypatch.setattr(gpu_findings, "COMMAND_LIMIT_S", 60.0)
+    assert _driver(settings).detail == H100
 
 
 CPU_TORCH: dict[str, Any] = {"torch": "2.13.0+cpu", "cuda": None, "problems": [], "works": False, "is_gpu": False}

@@ -12,10 +12,11 @@ import torch
 
 from pipelines.device import choice, driver, start_checks
 from pipelines.device.choice import choose_device
-from pipelines.device.driver import is_wsl, kernel_cards
+from pipelines.device.driver import kernel_cards
 from pipelines.device.occupancy import Holder
 from pipelines.device.start_checks import check_device, compute_once, has_kernels, ptxas_problem, shared_memory_problem
 from pipelines.protocol.engine import NoDevice
+from pipelines.protocol.machine import is_container, is_wsl
 from pipelines.protocol.messages import DeviceChoice
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -139,6 +140,22 @@ def test_a_card_of_windows_that_wsl_does_not_reach_is_not_replaced_in_silence(ma
     assert "Under WSL the driver is that of Windows" in said
     machine.nvml(pynvml.NVMLError)
     assert "Under WSL the driver is that of Windows" in why("auto")
+
+
+def test_a_container_under_wsl_that_sees_no_gpu_says_what_would_show_one(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / ".dockerenv").touch()
+    assert is_container(tmp_path)
+    machine.kernel()
+    machine.cuda(NO_DRIVER)
+    machine.patch.setattr(start_checks, "is_wsl", lambda: True)
+    machine.patch.setattr(start_checks, "is_container", lambda: False)
+    assert check_device(choose_device("auto")) == ()
+    machine.patch.setattr(start_checks, "is_container", lambda: True)
+    (said,) = check_device(choose_device("auto"))
+    assert "start it with `--gpus all`" in said
+    assert check_device(choose_device("cpu"), "cpu") == ()
+    machine.patch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert check_device(choose_device("auto")) == ()
 
 
 def test_a_driver_that_fails_beside_a_card_is_no_machine_without_a_card(machine: Machine) -> None:
