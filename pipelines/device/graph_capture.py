@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import ClassVar, Final
 
@@ -33,6 +34,7 @@ class CudaCapture:
             if self._stream.cuda_stream not in taken:
                 break
         self._alive.add(self)
+        self._failed = 0  # runs whose capture did not end well
 
     def __call__(self, run: Run) -> Run:
         """Run it twice: libraries choose kernels and make workspaces at the first time, which no graph may contain."""
@@ -41,17 +43,39 @@ class CudaCapture:
         try:
             with torch.cuda.stream(self._stream):
                 run()
+                self._failed += 1
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
                     run()
                 finally:
                     graph.capture_end()
+                    self._failed -= 1
+        except BaseException:
+            graph.reset()
+            raise
         finally:
             here.wait_stream(self._stream)  # also for what a run that fails has written
         return partial(self._repeat, graph)  # which keeps its stream, too
+
+    def free(self) -> None:
+        """Give back what runs have left that could not be captured, once all graphs of this capture are dropped. Torch
+        2.13 keeps that memory for good, newer ones may not."""
+        while self._failed:
+            self._failed -= 1
+            torch.cuda.empty_cache()
+            if torch.cuda.memory_snapshot(self._pool):
+                with suppress(RuntimeError):  # by a torch that has released it, if something is still in use there
+                    torch._C._cuda_releasePool(self._stream.device_index, self._pool)
+                torch.cuda.empty_cache()
 
     def _repeat(self, graph: torch.cuda.CUDAGraph) -> None:
         graph.replay()
 
 
 CAPTURES: Final[dict[str, Callable[[], Capture]]] = {"cuda": CudaCapture}  # by kind of device
+
+
+def free_failed(capture: Capture) -> None:
+    """Give back the memory of what could not be captured, once all graphs of this capture are dropped."""
+    if isinstance(capture, CudaCapture):
+        capture.free()

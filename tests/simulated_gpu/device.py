@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +30,7 @@ COUNT, MEMORY_GIB, USED = "SIMULATED_GPUS", "SIMULATED_GPU_GIB", "SIMULATED_GPU_
 
 log = Log()
 graph_pools = itertools.count(1)
+kept_pools: Counter[tuple[int, int]] = Counter()  # by captures that have failed
 extension: Any = None  # its functions, once it is installed
 
 
@@ -135,7 +137,11 @@ class CUDAGraph:
         self._graph.begin()
 
     def capture_end(self) -> None:
-        self._graph.end()
+        try:
+            self._graph.end()
+        except RuntimeError:  # torch 2.13 gives the pool back for graphs that were made alone
+            kept_pools[self._pool] += 1
+            raise
 
     def replay(self) -> None:
         self._graph.replay()
@@ -262,6 +268,7 @@ def _memory_functions() -> Mapping[str, Any]:
         "memory_stats": lambda device=None: {},
         "reset_peak_memory_stats": lambda device=None: extension.reset_peak(_index(device)),
         "empty_cache": _empty_cache,
+        "memory_snapshot": lambda pool=None: ["a segment"] * kept_pools[pool],
         "set_per_process_memory_fraction": lambda share, device=None: extension.set_fraction(_index(device), share),
     }
 
@@ -279,6 +286,7 @@ def _replace_functions(capability: tuple[int, int]) -> None:
     torch._C._cuda_getCurrentRawStream = lambda device=0: 0
     for of_graphs in ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled"):
         setattr(torch._C, of_graphs, lambda *_: None)  # dynamo's reset needs them
+    torch._C._cuda_releasePool = lambda _, pool: kept_pools.subtract([pool])
     compile_with = torch.compile
 
     def trace(model: Any = None, **options: Any) -> Any:

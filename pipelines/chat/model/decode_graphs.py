@@ -17,8 +17,8 @@ import torch
 
 from pipelines.chat.model.kv_cache import Bounds, KVCache, RowGroup, page_table
 from pipelines.chat.model.kv_pages import PAGE, Lease
-from pipelines.device.failures import first_line, is_device_error, is_out_of_memory, is_responsive
-from pipelines.device.graph_capture import CAPTURES, Capture
+from pipelines.device.failures import clear_frames, first_line, is_device_error, is_out_of_memory, is_responsive
+from pipelines.device.graph_capture import CAPTURES, Capture, free_failed
 
 MOST_GRAPHS: Final = 48  # that are kept; the next one begins anew
 LAYER_BYTES: Final = 2**17  # of a graph that a driver keeps for a layer: its launches and their arguments
@@ -93,18 +93,20 @@ class DecodeGraphs:
             return None
         if len(self._steps) >= MOST_GRAPHS:
             self._clear()  # one alone can't be freed
-        self._capture = self._capture or CAPTURES[self._device.type]()
+        capture = self._capture = self._capture or CAPTURES[self._device.type]()
         try:
             step = _CapturedStep(shape, self._device)
             step.fill(rows, leases, bounds)
-            step.capture(self._run, self._capture, self._logits)
+            step.capture(self._run, capture, self._logits)
         except RuntimeError as error:
             self._clear()
+            if is_device_error(error) and not is_responsive(self._device):
+                raise
+            clear_frames(error)
+            free_failed(capture)
             if is_out_of_memory(error):
                 self._asked[shape] = -RETRIED_AFTER  # a step that is launched may have room
                 return None
-            if is_device_error(error) and not is_responsive(self._device):
-                raise
             self._refused = True
             why = first_line(error)
             print(f"Decode steps are launched kernel by kernel, as they can't be captured: {why}", file=sys.stderr)

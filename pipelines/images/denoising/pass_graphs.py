@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from pipelines.device.failures import clear_frames, first_line, is_device_error, is_out_of_memory, is_responsive
-from pipelines.device.graph_capture import CAPTURES, Capture, Run
+from pipelines.device.graph_capture import CAPTURES, Capture, Run, free_failed
 
 MOST_GRAPHS: Final = 24  # of a checkpoint; the next one begins anew, as one alone can't be freed
 MOST_FORMS: Final = 1024  # that are counted
@@ -110,14 +110,15 @@ class PassGraphs:
     def _captured(self, form: Form, forward: Forward, leaves: list[Any], spec: TreeSpec) -> "_CapturedPass | None":
         if len(self._passes) >= MOST_GRAPHS:
             self._clear_between_passes()
+        capture = self._capture = self._capture or CAPTURES[self._device.type]()
         try:
-            self._capture = self._capture or CAPTURES[self._device.type]()
-            captured = _CapturedPass(forward, self._capture, leaves, spec)
+            captured = _CapturedPass(forward, capture, leaves, spec)
         except RuntimeError as error:
             if is_device_error(error) and not is_responsive(self._device):
                 raise
             clear_frames(error)
             self._give_up()
+            free_failed(capture)
             self._asked[form] = CAPTURED_AT - RETRIED_AFTER
             if not is_out_of_memory(error):
                 self._refuse(first_line(error))

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from pipelines.device.graph_capture import CudaCapture
+from pipelines.device.graph_capture import CudaCapture, free_failed
+from pipelines.images.denoising.pass_graphs import CAPTURED_AT, PassGraphs
 from tests.simulated_gpu import device
 
 GPU = torch.device("cuda")
@@ -126,3 +127,28 @@ def test_captures_that_are_alive_have_streams_of_their_own() -> None:
     held = CudaCapture()
     for _ in range(40):
         assert CudaCapture()._stream.stream_id != held._stream.stream_id
+
+
+def test_the_memory_of_what_can_not_be_captured_is_given_back() -> None:
+    """Torch 2.13 keeps it until the process ends."""
+    capture, tensor = CudaCapture(), torch.zeros(3, device=GPU)
+    for failures in range(2):
+        with pytest.raises(RuntimeError):
+            capture(lambda: tensor.sum().item())
+        assert device.kept_pools[capture._pool] == failures + 1
+    with pytest.raises(ZeroDivisionError):
+        capture(lambda: 1 / 0)  # in the run before the capture
+    assert device.kept_pools[capture._pool] == 2
+    free_failed(capture)
+    assert device.kept_pools[capture._pool] == 0
+    free_failed(capture)
+    assert device.kept_pools[capture._pool] == 0
+
+
+def test_a_denoiser_whose_passes_can_not_be_captured_keeps_no_memory_for_them() -> None:
+    graphs, tensor = PassGraphs(GPU), torch.ones(3, device=GPU)
+    before = device.kept_pools.total()
+    for _ in range(CAPTURED_AT + 1):
+        assert graphs.compute(lambda x: x * x.sum().item(), {"x": tensor}).tolist() == [3, 3, 3]
+    assert graphs.refused is not None
+    assert device.kept_pools.total() == before
