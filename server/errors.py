@@ -122,6 +122,20 @@ class PromptTooLong(BadRequest):
         self.read_part = read_part
 
 
+class ContextExceeded(BadRequest):
+    """A conversation that is longer than its model's context. `tokens` are its own, `context` those that fit; each is
+    None if it is not known. Clients that know this error shorten the conversation and send it again."""
+
+    default_code: ClassVar[str | None] = "context_length_exceeded"
+
+    def __init__(
+        self, message: str, *, tokens: int | None = None, context: int | None = None, param: str | None = None
+    ) -> None:
+        super().__init__(message, param=param or "messages")
+        fits = tokens is not None and context is not None and tokens <= context  # beside no answer
+        self.tokens, self.context = (None, context) if fits else (tokens, context)
+
+
 class ModerationBlocked(BadRequest):
     """The moderation policy refuses the request or its result."""
 
@@ -159,6 +173,16 @@ class NotFound(ApiError):
     """No such model, route or result."""
 
     status: ClassVar[int] = 404
+
+
+class ModelNotFound(NotFound):
+    """A model that is not served."""
+
+    default_code: ClassVar[str | None] = "model_not_found"
+
+    def __init__(self, model: str | None, message: str) -> None:
+        super().__init__(message, param="model")
+        self.model = model
 
 
 class MethodNotAllowed(ApiError):

@@ -178,7 +178,8 @@ def _context_exceeded(tokens: int, checkpoint: ChatCheckpoint) -> Failed:
         "(DARKROOM_CHAT_CACHE_SHARE), holds fewer."
     )
     message = (
-        f"This model's maximum context length is {context} tokens, and your messages take {tokens} of them, "
-        f"which leaves no room for an answer. Please send less.{limited if context < checkpoint.most_tokens else ''}"
+        f"This model's maximum context length is {context} tokens. However, your messages resulted in {tokens} tokens, "
+        "which leaves no room for an answer. Please reduce the length of the messages."
+        f"{limited if context < checkpoint.most_tokens else ''}"
     )
-    return Failed("context_length_exceeded", message, param="messages")
+    return Failed("context_length_exceeded", message, param="messages", context=(tokens, context))

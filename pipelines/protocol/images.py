@@ -302,6 +302,7 @@ class Failed:
     param: str | None = None  # the request's field that caused it
     retry_after_s: float | None = None  # when to try again, if that may help
     read_part: float | None = None  # of a prompt that is too long
+    context: tuple[int, int] | None = None  # the tokens of a conversation that is too long, and those that fit
     movable: Movable | None = None  # another worker may run it: any, if it has not started, or one with more memory
 
 

@@ -3,7 +3,6 @@ here."""
 
 import asyncio
 import html
-import json
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -12,11 +11,12 @@ from typing import Any
 
 import httpx
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from pipelines.protocol.upstream import Upstream
 from server.backends.event_objects import json_object, read_objects
 from server.backends.proxies import http_client
+from server.backends.upstream_errors import KEY, QUOTA, UpstreamError, read_error
 from server.errors import EngineFailure, Overloaded, StartError, TimedOut, retry_after_header
 
 TRACE_CONTEXT = TraceContextTextMapPropagator()
@@ -32,11 +32,12 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class UpstreamResponse:
-    """A complete JSON answer of an upstream, success or error."""
+    """A complete JSON answer of an upstream. `error` is what it means, if it is no success."""
 
     status: int
     body: Json
     headers: Mapping[str, str]
+    error: UpstreamError | None = None
 
 
 class UpstreamClient:
@@ -76,13 +77,16 @@ class UpstreamClient:
 
     @asynccontextmanager
     async def stream(self, upstream: Upstream, body: Json) -> AsyncIterator[UpstreamResponse | AsyncIterator[Json]]:
-        """Send a chat, and return its chunks, or the JSON answer that came instead of a stream. Raises ApiError, also
-        between chunks."""
+        """Send a chat, and return its chunks, or the JSON answer that came instead of a stream: an error that is the
+        first event, too. Raises ApiError, also between chunks."""
         with _translate_errors(upstream):
             content, headers = await asyncio.to_thread(to_json, body), self._json_headers(upstream)
             async with self.http.stream("POST", self._url(upstream), content=content, headers=headers) as response:
                 if _is_stream(response):
-                    yield _chunks(upstream, response)
+                    chunks = _chunks(upstream, response)
+                    first = await anext(chunks)
+                    error = first.get("error")
+                    yield _refusal(upstream, read_error(first, None), response) if error else _prepend(first, chunks)
                 else:
                     await response.aread()
                     yield _parse_response(upstream, response)
@@ -116,21 +120,35 @@ def _translate_errors(upstream: Upstream) -> Iterator[None]:
 
 def _parse_response(upstream: Upstream, response: httpx.Response) -> UpstreamResponse:
     """Return the answer. Raises EngineFailure where nothing of it can be passed on."""
-    if response.status_code in {401, 403}:  # it refuses this server's key, not the caller's
-        message = f"The server behind model `{upstream.model}` refuses this server's key; its operator can fix it."
-        raise EngineFailure(message, code="upstream_refused")
     if response.is_success:
-        body, status = json_object(response.content), response.status_code
+        body = json_object(response.content)
         if body is None:
             raise _no_object(upstream)
         if body.get("error") and not body.get("choices"):  # some say so in the body alone
-            status = error_status(body["error"]) or 500
-            body = {"error": error_fields(body, status)}
-        return UpstreamResponse(status, body, _retry_headers(response))
+            return _refusal(upstream, read_error(body, None), response)
+        return UpstreamResponse(response.status_code, body, _retry_headers(response.headers))
     if response.status_code < 400:
         message = f"The server behind model `{upstream.model}` redirects to another address; its operator can fix it."
         raise EngineFailure(message, code="upstream_failed")
-    return UpstreamResponse(response.status_code, _error_body(upstream, response), _retry_headers(response))
+    return _refusal(upstream, read_error(_error_content(upstream, response), response.status_code), response)
+
+
+def _refusal(upstream: Upstream, error: UpstreamError, response: httpx.Response) -> UpstreamResponse:
+    """Return an error as an answer. Raises EngineFailure for one that is about this server's key."""
+    if error.code == KEY.code:
+        raise refused_key(upstream)
+    headers = _retry_headers(response.headers)
+    if error.status in RETRIED and not {"retry-after", "retry-after-ms"} & headers.keys():
+        headers["retry-after"] = retry_after_header(RETRY_S)  # it does not say so, and is asked again soon
+    if error.code == QUOTA.code:
+        headers["x-should-retry"] = "false"
+    return UpstreamResponse(error.status, error.body(), headers, error)
+
+
+def refused_key(upstream: Upstream) -> EngineFailure:
+    """Return the error for an upstream that refuses this server's key, which is not the caller's."""
+    message = f"The server behind model `{upstream.model}` refuses this server's key; its operator can fix it."
+    return EngineFailure(message, code=KEY.code)
 
 
 def _is_stream(response: httpx.Response) -> bool:
@@ -139,48 +157,34 @@ def _is_stream(response: httpx.Response) -> bool:
     return response.is_success and not any(kind in content_type for kind in ("/json", "/html"))
 
 
-def _retry_headers(response: httpx.Response) -> dict[str, str]:
-    """Return the headers that say when to come back. An overloaded server that does not say so is asked again soon."""
-    headers = {name: response.headers[name] for name in FORWARDED_HEADERS if name in response.headers}
-    missing = response.status_code in RETRIED and not {"retry-after", "retry-after-ms"} & headers.keys()
-    return headers | ({"retry-after": retry_after_header(RETRY_S)} if missing else {})
+def _retry_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers that say when to come back."""
+    return {name: headers[name] for name in FORWARDED_HEADERS if name in headers}
 
 
-def _error_body(upstream: Upstream, response: httpx.Response) -> Json:
-    """Return the upstream's error in OpenAI's format: some servers omit fields, or have another format altogether."""
-    body = json_object(response.content)
-    if body is None:  # a proxy's page: the upstream may never have seen the call
-        said = f"answered {response.status_code} {response.reason_phrase}".strip()
-        line = _first_line(response.text)
-        body = {"message": f"The server behind model `{upstream.model}` {said}{f': {line}' if line else '.'}"}
-    return {"error": error_fields(body, response.status_code)}
-
-
-def error_fields(body: Json, status: int) -> Json:
-    """Return the fields of an error by their types in OpenAI's protocol, whatever the upstream sent for them."""
-    error = body.get("error", body.get("detail", body))
-    fields = error if isinstance(error, dict) else {"message": error}
-    message, param, code = (fields.get(name) for name in ("message", "param", "code"))
-    return {
-        "message": message if isinstance(message, str) else json.dumps(error),
-        "type": str(fields.get("type") or ("invalid_request_error" if status < 500 else "server_error")),
-        "param": param if isinstance(param, str) else None,
-        "code": None if code is None else str(code),
-    }
-
-
-def error_status(error: Any) -> int | None:
-    """Return the HTTP status that an error of a successful answer names as its code. None if there is none that the
-    caller can do something about."""
-    code = error.get("code") if isinstance(error, dict) else None
-    status = int(code) if isinstance(code, int | str) and re.fullmatch("[1-5][0-9]{2}", str(code)) else 0
-    return status if 400 <= status < 600 and status not in {401, 403} else None
+def _error_content(upstream: Upstream, response: httpx.Response) -> Any:
+    """Return the JSON of an error; of a proxy's page, which the upstream may never have seen, a sentence."""
+    try:
+        content = from_json(response.content)
+    except ValueError:
+        content = None
+    if isinstance(content, dict | list) and content:
+        return content
+    said = f"answered {response.status_code} {response.reason_phrase}".strip()
+    line = _first_line(response.text)
+    return {"message": f"The server behind model `{upstream.model}` {said}{f': {line}' if line else '.'}"}
 
 
 def _first_line(text: str) -> str:
     """Return the first line that a reader of the page would see."""
     shown = html.unescape(TAG.sub("\n", UNSEEN.sub("", text)))
     return next((line.strip()[:MAX_LINE] for line in shown.splitlines() if line.strip()), "")
+
+
+async def _prepend(first: Json, chunks: AsyncIterator[Json]) -> AsyncIterator[Json]:
+    yield first
+    async for chunk in chunks:
+        yield chunk
 
 
 async def _chunks(upstream: Upstream, response: httpx.Response) -> AsyncIterator[Json]:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from server.catalog.chat import ChatModel
 from server.catalog.images import Catalog, ImageModel
-from server.errors import BadRequest, Forbidden, NotFound
+from server.errors import BadRequest, Forbidden, ModelNotFound
 from server.flows.moderation import Moderator
 from server.flows.rate_limits import RateLimiter
 from server.flows.references import ReferenceLoader
@@ -26,7 +26,8 @@ def unknown_model(name: str | None, known: Iterable[str]) -> str:
 def find_image_model(catalog: Catalog, name: str | None, groups: frozenset[str]) -> ImageModel:
     """Find the image model of a name or an alias; without a name, the default. Raises NotFound or Forbidden."""
     message = unknown_model(name, catalog.names)
-    return _check_served(catalog.find(name), groups, f"{message} Image models here: {', '.join(catalog.models)}.")
+    not_found = ModelNotFound(name, f"{message} Image models here: {', '.join(catalog.models)}.")
+    return _check_served(catalog.find(name), groups, not_found)
 
 
 def find_chat_model(catalog: Catalog, name: str | None, groups: frozenset[str]) -> ChatModel:
@@ -40,12 +41,12 @@ def find_chat_model(catalog: Catalog, name: str | None, groups: frozenset[str]) 
     message = unknown_model(name, chat.names)
     if name in catalog.models:
         message = f"The model `{name}` draws images and does not chat."
-    return _check_served(chat.find(name), groups, f"{message} {known}")
+    return _check_served(chat.find(name), groups, ModelNotFound(name, f"{message} {known}"))
 
 
-def _check_served(model: ServedModel | None, groups: frozenset[str], not_found: str) -> ServedModel:
+def _check_served(model: ServedModel | None, groups: frozenset[str], not_found: ModelNotFound) -> ServedModel:
     if model is None:
-        raise NotFound(not_found, param="model", code="model_not_found")
+        raise not_found
     if model.group not in groups:
         raise Forbidden(
             f"Your API key does not have access to model `{model.name}`: it lacks the group '{model.group}'. "

@@ -12,7 +12,7 @@ from pipelines.protocol.messages import Capabilities
 from server.catalog.chat import ChatModel
 from server.catalog.images import MAX_REFERENCES, ImageModel
 from server.catalog.sizes import GRID_PX, MAX_AREA_PX, MAX_SIDE_PX, MIN_AREA_PX, MIN_SIDE_PX
-from server.errors import NotFound
+from server.errors import ModelNotFound
 from server.flows.admission import unknown_model
 from server.flows.images.controls import offered_controls
 from server.flows.images.enlarging import can_enlarge
@@ -53,8 +53,7 @@ async def show_model(name: ModelName, _: Caller, services: ServicesDep) -> Model
     chat = catalog.chat.find(name)
     if chat is not None:
         return _chat_card(chat, services)
-    message = unknown_model(name, (*catalog.names, *catalog.chat.names))
-    raise NotFound(message, param="model", code="model_not_found")
+    raise ModelNotFound(name, unknown_model(name, (*catalog.names, *catalog.chat.names)))
 
 
 def _cards(services: Services) -> list[ModelCard | ChatCard]:

@@ -8,6 +8,14 @@ from typing import Any, ClassVar
 
 from tests.support.local_http import QuietHandler, running
 
+TOO_LONG = (
+    "This model's maximum context length is 20000 tokens. However, you requested 22000 tokens (21000 in the messages, "
+    "1000 in the completion). Please reduce the length of the messages or completion."
+)
+NO_ROOM = (
+    "'max_tokens' or 'max_completion_tokens' is too large: {}. This model's maximum context length is 20000 tokens and "
+    "your request has 19700 input tokens ({} > 20000 - 19700)."
+)
 ERRORS: dict[str, tuple[int, dict[str, str], str]] = {
     "html429": (429, {"Retry-After": "7", "Content-Type": "text/html"}, "<html>Too Many Requests</html>"),
     "html502": (502, {"Content-Type": "text/html"}, "<html>Bad Gateway</html>"),
@@ -16,6 +24,11 @@ ERRORS: dict[str, tuple[int, dict[str, str], str]] = {
     "detail422": (422, {}, json.dumps({"detail": [{"loc": ["body", "x"], "msg": "Field required"}]})),
     "said429": (200, {}, json.dumps({"error": {"message": "slow down", "code": 429}})),
     "said500": (200, {}, json.dumps({"error": "out of memory"})),
+    "context400": (
+        400,
+        {},
+        json.dumps({"object": "error", "message": TOO_LONG, "type": "BadRequestError", "code": 400}),
+    ),
     "fast503": (503, {}, json.dumps({"error": {"message": "loading", "type": "unavailable_error", "code": 503}})),
 }
 EVENTS = "text/event-stream"
@@ -41,6 +54,8 @@ class _Handler(QuietHandler):
         self.bodies.append(body)
         kind = " ".join(str(message.get("content")) for message in body["messages"])
         status, headers, text = next((ERRORS[name] for name in ERRORS if name in kind), (200, {}, ""))
+        if "room300" in kind and (asked := body.get("max_tokens", 0)) > 300:
+            status, text = 400, json.dumps({"error": {"message": NO_ROOM.format(asked, asked), "code": 400}})
         if not text and body.get("stream"):
             written = next((WRITTEN[name] for name in WRITTEN if name in kind), str)
             headers, text = {"Content-Type": TYPES.get(kind.split()[-1], EVENTS)}, written("".join(_stream(kind)))
@@ -80,8 +95,8 @@ def _calls(kind: str) -> list[dict[str, Any]]:
 
 
 def _stream(kind: str) -> Iterator[str]:
-    if "onlydone" in kind:
-        yield "data: [DONE]\n\n"
+    if broken := next((text for name, text in BROKEN.items() if name in kind), ""):
+        yield broken
         return
     yield _chunk({"role": "assistant", "content": None if "nullcontent" in kind else ""})
     if "tool" in kind:
@@ -114,6 +129,14 @@ def _chunk(delta: dict[str, Any], reason: str | None = None, **more: Any) -> str
     choice = {"index": 0, "delta": delta, "finish_reason": reason, **more}
     chunk = {"id": "x", "object": "chat.completion.chunk", "choices": [choice]}
     return f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
+
+
+ERROR_EVENT = f"data: {json.dumps({'error': {'message': TOO_LONG, 'code': 400}})}\n\n"
+BROKEN = {
+    "onlydone": "data: [DONE]\n\n",
+    "contextfirst": ERROR_EVENT,
+    "contextmid": _chunk({"role": "assistant", "content": ""}) + ERROR_EVENT,
+}
 
 
 @contextmanager

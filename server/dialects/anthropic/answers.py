@@ -1,5 +1,4 @@
-"""The answers of the Messages routes: a message, the events of a stream, errors; and how a chat's events become
-them."""
+"""The answers of the Messages routes: a message, the events of a stream; and how a chat's events become them."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Literal, get_args
@@ -7,22 +6,12 @@ from typing import Any, Literal, get_args
 from typing_extensions import TypedDict
 
 from pipelines.protocol import chat
-from server.errors import ApiError
+from server.dialects.anthropic.errors import MessageError
 from server.flows.chat.events import AnswerEvent
 from server.flows.chat.tools import read_arguments
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 REASONS: dict[chat.FinishReason, StopReason] = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
-TYPES = {  # by status; those of the same hundred that are not here are the last two
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    408: "timeout_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-}
 
 
 class TextContent(TypedDict):
@@ -155,22 +144,6 @@ class MessageStop(TypedDict):
     type: Literal["message_stop"]
 
 
-class MessageErrorDetail(TypedDict, total=False):
-    """`type` and `message` are always there. `param` names the field, `code` is made for programs."""
-
-    type: str
-    message: str
-    param: str
-    code: str
-
-
-class MessageError(TypedDict):
-    """The body of every error, and the event that ends a stream early."""
-
-    type: Literal["error"]
-    error: MessageErrorDetail
-
-
 MessageEvent = MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop
 EVENTS = (*get_args(MessageEvent), MessageError)
 
@@ -281,14 +254,3 @@ def _usage(usage: chat.ChatUsage) -> MessageUsage:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached_tokens,
     }
-
-
-def error_body(error: ApiError) -> MessageError:
-    """Return the body of an answer, or of the event `error` of a stream. `param` and `code` are our additions."""
-    kind = TYPES.get(error.status) or ("invalid_request_error" if error.status < 500 else "api_error")
-    details: MessageErrorDetail = {"type": kind, "message": error.message}
-    if error.param is not None:
-        details["param"] = error.param
-    if error.code is not None:
-        details["code"] = error.code
-    return {"type": "error", "error": details}

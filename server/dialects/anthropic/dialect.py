@@ -2,7 +2,7 @@
 
 import re
 
-from server.dialects.anthropic.answers import error_body
+from server.dialects.anthropic.errors import error_answer
 from server.dialects.anthropic.routes import router
 from server.http.dialect import Dialect
 
@@ -10,7 +10,7 @@ ANTHROPIC = Dialect(
     vendor="Anthropic",
     routers=(router,),
     paths=re.compile(r"/v1/messages(/|$)"),
-    error_answer=lambda error: (error.status, error_body(error)),
+    error_answer=error_answer,
     key_headers=("x-api-key",),
     request_id_header="request-id",
 )

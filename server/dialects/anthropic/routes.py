@@ -14,12 +14,11 @@ from server.dialects.anthropic import examples
 from server.dialects.anthropic.answers import (
     EVENTS,
     MessageAnswer,
-    MessageError,
     MessageWriter,
     TokenCount,
     collect,
-    error_body,
 )
+from server.dialects.anthropic.errors import MessageError, error_body
 from server.dialects.anthropic.request import FIELDS, count_to_chat, to_chat, without_unsupported
 from server.dialects.anthropic.schema import CountBody, MessagesBody
 from server.flows.admission import find_chat_model

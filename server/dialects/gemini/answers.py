@@ -1,5 +1,5 @@
-"""The answers of generateContent: candidates, in a stream their parts as they come, errors; and how a chat's events
-become them."""
+"""The answers of generateContent: candidates, in a stream their parts as they come; and how a chat's events become
+them."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Literal, NotRequired
@@ -7,25 +7,12 @@ from typing import Any, Literal, NotRequired
 from typing_extensions import TypedDict
 
 from pipelines.protocol import chat
-from server.errors import ApiError, ImageModerationBlocked, ModerationBlocked
 from server.flows.chat.events import AnswerEvent, ImageDelta
 from server.flows.chat.tools import read_arguments
 
 BlockReason = Literal["SAFETY", "IMAGE_SAFETY"]
 GeminiFinish = Literal["STOP", "MAX_TOKENS", "SAFETY", "IMAGE_SAFETY"]
 REASONS: dict[chat.FinishReason, GeminiFinish] = {"stop": "STOP", "length": "MAX_TOKENS", "tool_calls": "STOP"}
-STATUSES = {  # HTTP status -> google.rpc.Code, by https://github.com/googleapis/googleapis/blob/master/google/rpc/code.proto
-    400: "INVALID_ARGUMENT",
-    401: "UNAUTHENTICATED",
-    403: "PERMISSION_DENIED",
-    404: "NOT_FOUND",
-    405: "UNIMPLEMENTED",
-    408: "DEADLINE_EXCEEDED",
-    409: "ABORTED",
-    429: "RESOURCE_EXHAUSTED",
-    503: "UNAVAILABLE",
-    504: "DEADLINE_EXCEEDED",
-}
 
 
 class InlineData(TypedDict):
@@ -126,21 +113,6 @@ class GeminiCards(TypedDict):
     nextPageToken: NotRequired[str]
 
 
-class RpcStatus(TypedDict):
-    """google.rpc.Status."""
-
-    code: int
-    message: str
-    status: str
-    details: list[dict[str, Any]]
-
-
-class GeminiError(TypedDict):
-    """The body of every error."""
-
-    error: RpcStatus
-
-
 class CandidateWriter:
     """From events to chunks of the answer. A call is written whole, when it is complete."""
 
@@ -233,30 +205,3 @@ def _extend(parts: list[AnswerPart], more: Sequence[AnswerPart]) -> None:
             parts[-1] = {**last, "text": last["text"] + part["text"]}
         else:
             parts.append(part)
-
-
-def error_body(error: ApiError) -> GeminiError:
-    """Return a google.rpc.Status. Its details are this server's code and the name of the field, as ErrorInfo."""
-    status = STATUSES.get(error.status) or ("INVALID_ARGUMENT" if error.status < 500 else "INTERNAL")
-    info = {
-        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-        "reason": (error.code or status).upper(),
-        "domain": "darkroom",
-        "metadata": {"field": error.param} if error.param else {},
-    }
-    return {"error": {"code": error.status, "message": error.message, "status": status, "details": [info]}}
-
-
-def error_answer(error: ApiError) -> tuple[int, GeminiError | GenerateAnswer]:
-    """Return status and body. A refusal of the policy is an answer of this protocol, not an error."""
-    if isinstance(error, ModerationBlocked):
-        return 200, blocked_body(error)
-    return error.status, error_body(error)
-
-
-def blocked_body(error: ModerationBlocked) -> GenerateAnswer:
-    """Return the answer that says that the policy refuses the prompt, or its result."""
-    reason: BlockReason = "IMAGE_SAFETY" if isinstance(error, ImageModerationBlocked) else "SAFETY"
-    if error.details["moderation_stage"] == "input":
-        return {"promptFeedback": {"blockReason": reason, "blockReasonMessage": error.message}}
-    return {"candidates": [{"index": 0, "finishReason": reason, "finishMessage": error.message}]}

@@ -2,7 +2,7 @@
 
 import re
 
-from server.dialects.gemini.answers import error_answer
+from server.dialects.gemini.errors import error_answer
 from server.dialects.gemini.routes import refusals, router, stable
 from server.http.dialect import Dialect
 

@@ -17,16 +17,15 @@ from server.dialects.gemini.answers import (
     CandidateWriter,
     GeminiCard,
     GeminiCards,
-    GeminiError,
     GenerateAnswer,
     TotalTokens,
     collect,
-    error_answer,
 )
+from server.dialects.gemini.errors import GeminiError, error_answer
 from server.dialects.gemini.history import drawn_images, readable_contents
 from server.dialects.gemini.request import FIELDS, asks_for_image, ignored_fields, to_chat, without_unsupported
 from server.dialects.gemini.schema import CountTokensBody, GenerateBody
-from server.errors import BadRequest, NotFound
+from server.errors import BadRequest, ModelNotFound
 from server.flows.admission import find_chat_model, unknown_model
 from server.flows.chat.completion import CompletionWriter
 from server.flows.chat.events import AnswerEvent
@@ -183,8 +182,7 @@ async def show_model(model: ModelName, _: Caller, services: ServicesDep) -> Gemi
     catalog = services.served.catalog.current
     found = catalog.find(model) or catalog.chat.find(model)
     if found is None:
-        message = unknown_model(model, (*catalog.names, *catalog.chat.names))
-        raise NotFound(message, param="model", code="model_not_found")
+        raise ModelNotFound(model, unknown_model(model, (*catalog.names, *catalog.chat.names)))
     return _card(found)
 
 

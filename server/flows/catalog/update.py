@@ -12,7 +12,7 @@ from typing import Protocol
 
 from server.accounts.catalogs import Edit
 from server.catalog.images import Catalog, CatalogError, ImageModel
-from server.errors import BadRequest, Conflict, NotFound
+from server.errors import BadRequest, Conflict, ModelNotFound, NotFound
 from server.flows.catalog.edit import MAX_EDITS, SettingChange, edited_text, last_edit, read_keys
 from server.flows.catalog.files import read_files
 from server.flows.catalog.fit import kept_keys, refused_keys, stale_comments, swapped_keys
@@ -122,7 +122,7 @@ def find_local(catalog: Catalog, model: str) -> ImageModel:
     image_model = catalog.find(model)
     if image_model is None:
         known = f"Image models here: {', '.join(catalog.models)}. Chat models change with chat.toml."
-        raise NotFound(f"There is no image model `{model}`. {known}", param="model", code="model_not_found")
+        raise ModelNotFound(model, f"There is no image model `{model}`. {known}")
     if image_model.checkpoint.upstream is not None:
         message = f"`{model}` is drawn by another server: edit {image_model.source.name} and reload."
         raise BadRequest(message, param="model", code="unsupported_value")

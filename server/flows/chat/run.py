@@ -24,7 +24,7 @@ from server.accounts.keys import Key
 from server.accounts.usage import add_chat_usage
 from server.backends.engine_host import EngineHost
 from server.backends.job_events import JobEvents, QueueFull
-from server.errors import ApiError, BadRequest, EngineFailure, Overloaded, TimedOut, status_label
+from server.errors import ApiError, BadRequest, ContextExceeded, EngineFailure, Overloaded, TimedOut, status_label
 from server.schemas.validation import check_text_length, iter_strings
 from server.state.tasks import BackgroundTasks
 from server.telemetry.call_trace import current_trace
@@ -167,7 +167,8 @@ def _to_api_error(event: Failed, job_id: str) -> ApiError:
     field = (event.param or "").partition(".")[0].partition("[")[0]
     match event.code:
         case "context_length_exceeded":
-            return BadRequest(event.message, param=event.param or "messages", code=event.code)
+            tokens, context = event.context or (None, None)
+            return ContextExceeded(event.message, tokens=tokens, context=context, param=event.param)
         case "invalid_value":
             return BadRequest(event.message, param=event.param, code=SCHEMA_CODES.get(field, event.code))
         case "unsupported":

@@ -1,6 +1,6 @@
 """From the chunks of another server's stream to the events of a local model. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pydantic import ValidationError
 
@@ -16,8 +16,9 @@ from pipelines.protocol.chat import (
     TopToken,
 )
 from pipelines.protocol.upstream import Upstream
-from server.backends.upstream import UpstreamResponse
-from server.errors import ApiError, BadRequest, EngineFailure, UpstreamRefused
+from server.backends.upstream import UpstreamResponse, refused_key
+from server.backends.upstream_errors import KEY, UpstreamError
+from server.errors import ApiError, BadRequest, ContextExceeded, EngineFailure, UpstreamRefused
 from server.schemas.chat_completion import ChoiceChunk, Chunk, Logprob, ToolCallChunk, TopLogprob, Usage
 from server.state.active_chats import Sent
 
@@ -33,13 +34,21 @@ def finish(choice: ChoiceChunk) -> ChoiceFinished:
 def upstream_refusal(upstream: Upstream, answer: UpstreamResponse) -> ApiError:
     """Return the error for an answer that is no success, with its status; or for one that is no stream where one was
     asked for."""
-    error = answer.body.get("error")
-    if answer.status < 400 or not isinstance(error, dict):
+    if answer.error is None:
         message = f"The server behind model `{upstream.model}` sent no stream."
         return EngineFailure(message, code="upstream_failed")
-    if answer.status == 400:
-        return BadRequest(str(error.get("message")), param=error.get("param"), code=error.get("code"))
-    return UpstreamRefused(answer.status, error, answer.headers)
+    return to_api_error(upstream, answer.error, answer.headers)
+
+
+def to_api_error(upstream: Upstream, error: UpstreamError, headers: Mapping[str, str]) -> ApiError:
+    """Return an upstream's error as the caller gets it."""
+    if error.code == KEY.code:
+        return refused_key(upstream)
+    if error.exceeds_context:
+        return ContextExceeded(error.message, tokens=error.tokens, context=error.context, param=error.param)
+    if error.status == 400:
+        return BadRequest(error.message, param=error.param, code=error.code)
+    return UpstreamRefused(error.status, error.body()["error"], headers)
 
 
 def read_chunk(upstream: Upstream, item: Sent) -> Chunk:

@@ -3,16 +3,17 @@
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from pipelines.protocol.chat import Admitted, ChatEvent, ChatFinished, ChatUsage, ChoiceFinished
 from pipelines.protocol.upstream import Upstream
-from server.backends.upstream import UpstreamResponse, error_fields, error_status
+from server.backends.upstream import UpstreamResponse
+from server.backends.upstream_errors import UpstreamError, read_error
 from server.catalog.chat import ChatModel
-from server.errors import ApiError, EngineFailure, UpstreamRefused
+from server.errors import ApiError, EngineFailure
 from server.flows.chat.completion import CompletionHead, CompletionWriter
 from server.flows.chat.events import AnswerEvent, RawItem
 from server.flows.chat.moderation import chat_moderation_context, upstream_texts
@@ -20,11 +21,12 @@ from server.flows.chat.request import ChatRequest, to_body
 from server.flows.chat.run import UsageContext
 from server.flows.chat.shown_images import with_tool_images_as_user
 from server.flows.chat.source import Chat, ChatCall, ChatParts, ChatSource, Json
-from server.flows.chat.upstream_events import deltas, finish, read_chunk, read_usage, upstream_refusal
+from server.flows.chat.upstream_events import deltas, finish, read_chunk, read_usage, to_api_error, upstream_refusal
 from server.flows.chat.upstream_repair import StreamRepair, as_chunks, repaired_completion
 from server.telemetry.call_trace import current_trace
 
 CHEAP_TIERS = frozenset({"auto", "default", "flex"})
+ANSWER_LIMITS = ("max_tokens", "max_completion_tokens")
 USAGE = {"stream": True, "stream_options": {"include_usage": True}}
 
 
@@ -58,6 +60,9 @@ class UpstreamSource(ChatSource):
         await self._check_input(call, f"chatcmpl-{uuid.uuid4().hex}")
         values = call.values if call.verbatim else _with_user_images(call.values)
         answer = await self.request({**values, "max_tokens": 1}, UsageContext(call.key, self._model.name))
+        error = answer.error
+        if error and error.exceeds_context and error.tokens is not None and not error.at_least:
+            return error.tokens  # of a conversation that is too long, it says so too
         if answer.status != 200:
             raise upstream_refusal(self._upstream, answer)
         usage = answer.body.get("usage")
@@ -72,7 +77,7 @@ class UpstreamSource(ChatSource):
         outcome = "cut"
         current_trace().model = usage.model
         try:
-            answer = await self._parts.upstreams.complete(self._upstream, {**values, "model": self._upstream.model})
+            answer = await self._complete({**values, "model": self._upstream.model})
             outcome = "finished" if answer.status == 200 else str(answer.status)
         finally:
             self._parts.metrics.chats.labels(usage.model, outcome).inc()
@@ -94,14 +99,14 @@ class UpstreamSource(ChatSource):
         outcome, tokens, repair = "cut", None, StreamRepair()
         current_trace().model = usage.model
         try:
-            async with self._parts.upstreams.stream(self._upstream, body) as answer:
+            async with self._open_stream(body) as answer:
                 if isinstance(answer, UpstreamResponse) and not _is_completion(answer):
                     outcome = str(answer.status)
                     yield answer
                     return
                 async for sent_chunk in _chunks_of(answer):
-                    if error := sent_chunk.get("error"):
-                        raise _stream_error(error)
+                    if sent_chunk.get("error"):
+                        raise _stream_error(self._upstream, sent_chunk)
                     chunk = repair.chunk(sent_chunk)
                     tokens = chunk.get("usage") or tokens
                     if include_usage:
@@ -112,6 +117,26 @@ class UpstreamSource(ChatSource):
         finally:
             await self._record_usage(usage, tokens)
             self._parts.metrics.chats.labels(usage.model, outcome).inc()
+
+    async def _complete(self, body: Json) -> UpstreamResponse:
+        """Return the answer to a body, or to one with a lower limit of its answer, if that fits the context."""
+        answer = await self._parts.upstreams.complete(self._upstream, body)
+        shorter = within_context(body, answer.error) if answer.error else None
+        if shorter is None:
+            return answer
+        return _better(answer, await self._parts.upstreams.complete(self._upstream, shorter))
+
+    @asynccontextmanager
+    async def _open_stream(self, body: Json) -> AsyncIterator[UpstreamResponse | AsyncIterator[Json]]:
+        """Open the answer to a body as `_complete` does."""
+        async with AsyncExitStack() as stack:
+            answer = await stack.enter_async_context(self._parts.upstreams.stream(self._upstream, body))
+            error = answer.error if isinstance(answer, UpstreamResponse) else None
+            if error and isinstance(answer, UpstreamResponse) and (shorter := within_context(body, error)):
+                second = await stack.enter_async_context(self._parts.upstreams.stream(self._upstream, shorter))
+                yield _better(answer, second)
+            else:
+                yield answer
 
     async def _stream_verbatim(self, call: ChatCall, chat_id: str) -> AsyncGenerator[AnswerEvent, None]:
         """Yield the upstream's chunks as they are."""
@@ -169,6 +194,15 @@ class UpstreamSource(ChatSource):
             await self._parts.runner.record_usage(usage, *(n if isinstance(n, int) else 0 for n in counts))
 
 
+Second = TypeVar("Second", bound=UpstreamResponse | AsyncIterator[Json])
+
+
+def _better(first: UpstreamResponse, second: Second) -> UpstreamResponse | Second:
+    """Return the second answer, unless it is another error than the first: that one the caller has caused."""
+    error = second.error if isinstance(second, UpstreamResponse) else None
+    return first if error and not error.exceeds_context else second
+
+
 def _within_rights(call: ChatCall) -> ChatCall:
     """Return the call without a service tier that costs more there and that its key has no right to."""
     asked = call.values.get("service_tier")
@@ -195,10 +229,23 @@ async def _chunks_of(answer: UpstreamResponse | AsyncIterator[Json]) -> AsyncIte
         yield chunk
 
 
-def _stream_error(error: Any) -> ApiError:
+def _stream_error(upstream: Upstream, chunk: Json) -> ApiError:
     """Return the error that came as an event of a stream. Its code may be the status that an answer would have had."""
-    status = error_status(error)
-    fields = error_fields({"error": error}, status or 500)
-    if status is None:
-        return EngineFailure(fields["message"], code="upstream_failed")
-    return UpstreamRefused(status, fields, {})
+    error = read_error(chunk, None)
+    if error.status == 500 and error.code is None:
+        return EngineFailure(error.message, code="upstream_failed")
+    return to_api_error(upstream, error, {})
+
+
+def within_context(values: Json, error: UpstreamError) -> Json | None:
+    """Return the body with a limit of its answer that the context has room for; None if it asks for none, or if the
+    conversation alone is too long. Clients send the limit of the model that they know, and local models end an answer
+    where the context ends, too."""
+    named = next((name for name in ANSWER_LIMITS if isinstance(values.get(name), int)), None)
+    if named is None or not error.exceeds_context:
+        return None
+    unlimited = {name: value for name, value in values.items() if name not in ANSWER_LIMITS}
+    if error.tokens is None or error.context is None or error.at_least:
+        return unlimited  # which other servers read as up to the end of the context
+    room = error.context - error.tokens
+    return {**unlimited, named: room} if 0 < room < values[named] else None

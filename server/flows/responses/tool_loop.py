@@ -49,12 +49,13 @@ MAX_TURNS = 8  # of the model in one response, for a model that calls the image 
 MAX_IMAGE_CALLS = 10
 PREVIEW = "response.image_generation_call.partial_image"
 FIELDS = {"messages": "input", "response_format": "text.format", "max_tokens": "max_output_tokens"}  # chat's -> ours
-ERROR_CODES = {  # ours -> those that OpenAI's SDKs accept in a response's error
+ERROR_CODES = {  # ours -> those that OpenAI's clients know in a response's error
+    "context_length_exceeded": "context_length_exceeded",
     "moderation_blocked": "invalid_prompt",
     "invalid_image_file": "invalid_image",
     "invalid_image_url": "invalid_image_url",
     "rate_limit_exceeded": "rate_limit_exceeded",
-    "insufficient_quota": "rate_limit_exceeded",
+    "insufficient_quota": "insufficient_quota",
 }
 
 

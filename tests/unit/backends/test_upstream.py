@@ -18,7 +18,7 @@ from server.accounts.keys import Key
 from server.backends.engine_host import EngineHost, HostLimits
 from server.backends.upstream import UpstreamClient, UpstreamResponse
 from server.catalog.chat import ChatModel
-from server.errors import ApiError, EngineFailure, Overloaded, StartError, TimedOut, UpstreamRefused
+from server.errors import ApiError, EngineFailure, Overloaded, StartError, TimedOut
 from server.flows.chat.run import ChatRunner, UsageContext
 from server.flows.chat.source import ChatParts
 from server.flows.chat.upstream_source import UpstreamSource
@@ -221,11 +221,11 @@ PREFIX = "The server behind model `{}` answered"
     [
         ("broken", 502, None, PREFIX + " 502 Bad Gateway: Bad gateway", None),
         ("page", 502, None, PREFIX + " 502 Bad Gateway: 502 Bad Gateway", None),
-        ("html429", 429, "7", PREFIX + " 429 Too Many Requests: Too Many Requests", None),
-        ("html413", 413, None, None, None),
+        ("html429", 429, "7", PREFIX + " 429 Too Many Requests: Too Many Requests", "rate_limit_exceeded"),
+        ("html413", 413, None, None, "request_too_large"),
         ("text404", 404, None, PREFIX + " 404 Not Found: 404 page not found", None),
         ("empty504", 504, None, PREFIX + " 504 Gateway Timeout.", None),
-        ("fast503", 503, "5", "loading", "503"),
+        ("fast503", 503, "5", "loading", "server_overloaded"),
     ],
 )
 async def test_an_error_keeps_its_status_whatever_its_form(
@@ -321,9 +321,9 @@ async def test_an_error_in_a_stream_is_raised_unless_it_is_null(parts: ChatParts
 
 
 async def test_the_status_in_the_first_event_of_a_stream_is_the_answers(parts: ChatParts, base: str) -> None:
-    with pytest.raises(UpstreamRefused, match="too many") as raised:
-        await stream_as(parts, base, "refused stream")
-    assert (raised.value.status, raised.value.code) == (429, "429")
+    (answer,) = await stream_as(parts, base, "refused stream")
+    assert (answer.status, answer.error.message, answer.error.code) == (429, "too many", "rate_limit_exceeded")
+    assert answer.headers["retry-after"] == "5"
 
 
 async def test_a_whole_answer_in_place_of_a_stream_is_streamed(parts: ChatParts, base: str) -> None:

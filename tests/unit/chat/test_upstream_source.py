@@ -20,8 +20,9 @@ from pipelines.protocol.chat import (
 )
 from pipelines.protocol.upstream import Upstream
 from server.backends.upstream import UpstreamResponse
+from server.backends.upstream_errors import read_error
 from server.catalog.chat import ChatModel
-from server.errors import BadRequest, EngineFailure, UpstreamRefused
+from server.errors import BadRequest, ContextExceeded, EngineFailure, UpstreamRefused
 from server.flows.chat.events import RawItem
 from server.flows.chat.request import ChatRequest, to_body
 from server.flows.chat.upstream_source import UpstreamSource
@@ -83,13 +84,23 @@ async def test_every_kind_of_delta_is_read() -> None:
     assert events[-1].usage == ChatUsage(3, 2, 1)
 
 
+def refused(status: int, message: str) -> UpstreamResponse:
+    error = read_error({"error": {"message": message}}, status)
+    return UpstreamResponse(error.status, error.body(), {}, error)
+
+
 @pytest.mark.parametrize(
     ("item", "error", "says"),
     [
-        (UpstreamResponse(400, {"error": {"message": "too long", "param": "messages"}}, {}), BadRequest, "too long"),
-        (UpstreamResponse(429, {"error": {"message": "slow down"}}, {}), UpstreamRefused, "slow down"),
+        (refused(400, "a value"), BadRequest, "a value"),
+        (
+            refused(400, "prompt is too long: 3 tokens > 2 maximum"),
+            ContextExceeded,
+            "maximum context length is 2 tokens",
+        ),
+        (refused(429, "slow down"), UpstreamRefused, "slow down"),
         (UpstreamResponse(200, {"choices": []}, {}), EngineFailure, "sent no stream"),
-        (UpstreamResponse(502, {"error": {"message": "bad gateway"}}, {}), UpstreamRefused, "bad gateway"),
+        (refused(502, "bad gateway"), UpstreamRefused, "bad gateway"),
         ({"choices": "none"}, EngineFailure, "can't be read"),
     ],
 )

@@ -14,7 +14,8 @@ from pipelines.protocol.chat import (
     TextDelta,
     ToolCallDelta,
 )
-from server.dialects.gemini.answers import CandidateWriter, GenerateAnswer, collect, error_answer
+from server.dialects.gemini.answers import CandidateWriter, GenerateAnswer, collect
+from server.dialects.gemini.errors import error_answer
 from server.errors import ImageModerationBlocked, ModerationBlocked
 from server.flows.chat.events import AnswerEvent, ImageDelta
 from server.http.chat_delivery import write_each

@@ -56,25 +56,70 @@ def body(route: str, kind: str) -> dict[str, Any]:
 
 
 ERRORS = (
-    ("html429", 429, "7", "Too Many Requests"),
-    ("html502", 502, None, "Bad Gateway"),
-    ("html413", 413, None, "413 Request Entity Too Large"),
-    ("text404", 404, None, "404 page not found"),
-    ("detail422", 422, None, "Field required"),
-    ("fast503", 503, "5", "loading"),
+    ("html429", 429, "7", "Too Many Requests", "rate_limit_exceeded"),
+    ("html502", 502, None, "Bad Gateway", None),
+    ("html413", 413, None, "413 Request Entity Too Large", "request_too_large"),
+    ("text404", 404, None, "404 page not found", None),
+    ("detail422", 422, None, "Field required", None),
+    ("fast503", 503, "5", "loading", "server_overloaded"),
 )
 
 
 async def test_an_error_keeps_its_status_and_says_what_the_upstream_said(odd: tuple[InProcess, Bodies]) -> None:
     app, _ = odd
-    for route, (kind, status, retry_after, says) in itertools.product(PATHS, ERRORS):
+    for route, (kind, status, retry_after, says, code) in itertools.product(PATHS, ERRORS):
         answer = await app.client.post(PATHS[route], json=body(route, kind))
         error = answer.json()["error"]
         said = (answer.status_code, answer.headers.get("retry-after"))
-        assert said == (status, retry_after), (route, kind, answer.text)
+        assert said == (_of_protocol(route, status), retry_after), (route, kind, answer.text)
         assert says in error["message"], (route, kind)
         if route != "gemini":  # whose code is the status, by its protocol
-            assert error.get("code") in {None, "503"}, (route, kind)
+            assert error.get("code") == code, (route, kind)
+
+
+def _of_protocol(route: str, status: int) -> int:
+    """Return the status that the protocol has for an overloaded server."""
+    return 529 if (route, status) == ("messages", 503) else status
+
+
+CONTEXT_WORDS = {  # by which clients of each protocol know that a conversation is too long, and read both numbers
+    "chat": ("context_length_exceeded", "maximum context length is 20000 tokens"),
+    "json": ("context_length_exceeded", "maximum context length is 20000 tokens"),
+    "responses": ("context_length_exceeded", "maximum context length is 20000 tokens"),
+    "messages": ("invalid_request_error", "prompt is too long: 21000 tokens > 20000 maximum"),
+    "gemini": ("INVALID_ARGUMENT", "input token count (21000) exceeds the maximum number of tokens allowed (20000)"),
+}
+
+
+@pytest.mark.parametrize("kind", ["context400", "contextfirst", "contextmid"])
+async def test_a_conversation_that_is_too_long_is_told_in_the_clients_words(
+    odd: tuple[InProcess, Bodies], kind: str
+) -> None:
+    app, _ = odd
+    for route, words in CONTEXT_WORDS.items():
+        if route == "json" and kind != "context400":
+            continue  # which has no stream
+        answer = await app.client.post(PATHS[route], json=body(route, f"plain {kind}"))
+        assert answer.status_code == (200 if (route, kind) == ("chat", "contextmid") else 400), (route, answer.text)
+        assert all(word in answer.text for word in words), (route, answer.text)
+    answer = await app.client.post("/v1/responses", json={**body("responses", f"plain {kind}"), "stream": True})
+    assert '"code": "context_length_exceeded"' in answer.text.replace('":"', '": "')
+
+
+async def test_a_limit_that_the_context_has_no_room_for_is_lowered(odd: tuple[InProcess, Bodies]) -> None:
+    app, bodies = odd
+    for route in ("chat", "json", "responses", "messages"):
+        field = "max_output_tokens" if route == "responses" else "max_tokens"
+        asked = {**body(route, "plain room300"), field: 32_000}
+        answer = await app.client.post(PATHS[route], json=asked)
+        assert answer.status_code == 200, (route, answer.text)
+        assert (bodies[-2]["max_tokens"], bodies[-1]["max_tokens"]) == (32_000, 300), route
+
+
+async def test_the_tokens_of_a_conversation_that_is_too_long_are_counted(odd: tuple[InProcess, Bodies]) -> None:
+    app, _ = odd
+    answer = await app.client.post("/v1/messages/count_tokens", json=body("messages", "plain context400"))
+    assert answer.json() == {"input_tokens": 21_000}
 
 
 def folded(route: str, text: str) -> tuple[list[dict[str, Any]], str | None, str]:
@@ -142,7 +187,7 @@ async def test_an_error_in_a_successful_answer_is_an_error(odd: tuple[InProcess,
     asked = [*itertools.product(PATHS, kinds), *itertools.product(("responses", "messages", "gemini"), in_streams)]
     for route, (kind, status, says) in asked:
         answer = await app.client.post(PATHS[route], json=body(route, f"plain {kind}"))
-        assert answer.status_code == status, (route, kind, answer.text)
+        assert answer.status_code == _of_protocol(route, status), (route, kind, answer.text)
         assert says in answer.json()["error"]["message"], (route, kind)
 
 
