@@ -129,7 +129,8 @@ class Settings(BaseSettings):
     """Whether a chat uses what was computed for a chat of another key that began alike. Then a caller can find out by
     time what others have asked."""
     job_time_limit_s: float = Field(900, gt=0)
-    """Running time after which an image job or chat gets 504. An image job that can't end in it gets 400."""
+    """Running time after which an image job gets 504, and time without a token after which a chat does. An image job
+    that can't end in it gets 400."""
     keepalive_s: float = Field(15, gt=0)
     """How often a waiting stream sends a comment, and a JSON answer with keepalive a space, so that proxies do not
     close the connection."""

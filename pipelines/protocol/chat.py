@@ -97,7 +97,7 @@ class ChatJob:
     checkpoint: ChatSpec
     messages: tuple[Message, ...]
     seed: int
-    time_limit_s: float  # of running, not of waiting
+    time_limit_s: float  # without a token, while it runs
     images: tuple[RawImage, ...] = ()
     tools: tuple[Mapping[str, Any], ...] = ()  # {"type": "function", "function": {name, description, parameters}}
     tool_choice: Literal["none", "auto", "required"] = "auto"
@@ -117,6 +117,7 @@ class ChatJob:
     input_grammars: Mapping[str, str] = field(default_factory=dict)  # tool -> Lark grammar of its argument `input`
     cache_scope: str = ""  # jobs of one scope use what others of it have computed of the same beginning
     tier: ServiceTier = "default"
+    owner: str = ""  # opaque, equal for the jobs of one API key: keys take turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,7 @@ class CountJob:
     images: tuple[RawImage, ...] = ()
     tools: tuple[Mapping[str, Any], ...] = ()
     time_limit_s: float = 60.0
+    owner: str = ""  # as a ChatJob's
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,25 +2,33 @@
 
 A step prefills chunks of waiting prompts, then every running sequence decodes one token: a long prompt delays the
 others by a chunk, not by its whole length. Prompts that wait share a forward pass; one that begins like another of the
-pass waits for its pages. Where the KV cache has no page for another token, the sequences that came
-last are preempted: they wait again, with their tokens, and are prefilled once more.
+pass waits for its pages. Where the KV cache has no page for another token, sequences are preempted: they wait again,
+with their tokens, and are prefilled once more. The last of the key that has the most is the first to go.
 
-Sequences wait in the order of their tiers, and in each as they came. Those of the tier "flex" run while nobody else
-waits: they give up their places to others, and are preempted first.
+Sequences wait in the order of their tiers, and in each in turns by key (`fairness`). If all rows are taken, a key whose
+sequence waits gets one of a key that has two more. One that finds no memory lets smaller ones go before it, but only so
+many. Those of the tier "flex" run while nobody else waits: they give up their places to others, and are preempted
+first.
 """
 
 import time
-from bisect import bisect_left, bisect_right, insort
-from collections import deque
+from bisect import insort
+from collections import Counter, deque
 from collections.abc import Collection
 from dataclasses import dataclass
+from heapq import nsmallest
+from typing import Final
 
 from pipelines.chat.model.kv_cache import KVCache
 from pipelines.chat.model.kv_pages import PAGE, Lease
 from pipelines.chat.model.length_rules import LengthRules
+from pipelines.chat.steps.fairness import TokenCounts, tier_rank
 from pipelines.chat.steps.sequence import Sequence
 from pipelines.device.failures import OutOfTime
 from pipelines.protocol.tiers import RANK
+
+MAX_PASSED: Final = 16  # smaller sequences that may go before one that finds no memory
+LOOK_AHEAD: Final = 8  # sequences that are tried in a step, for one that fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +53,8 @@ class Scheduler:
         self._most_scores = most_scores
         self._max_batch = max_batch
         self._max_running = max_batch  # fewer for a while after a preemption
-        self._waiting: deque[Sequence] = deque()
+        self._counts = TokenCounts()
+        self._waiting: list[Sequence] = []
         self._prefilling: list[Sequence] = []  # between two steps one, or more after a failure
         self.running: list[Sequence] = []  # by tier; in each, those that came first are first
 
@@ -56,8 +65,14 @@ class Scheduler:
 
     @property
     def scheduled(self) -> list[Sequence]:
-        """Return all sequences that have pages, the one that is preempted last in front."""
-        return sorted([*self.running, *self._prefilling], key=_rank)
+        """Return all sequences that have pages, the one that is preempted last in front: in each tier the first of
+        every key, then the second of every key."""
+        before: Counter[str] = Counter()
+        places: list[tuple[int, int, Sequence]] = []
+        for sequence in sorted([*self.running, *self._prefilling], key=tier_rank):
+            places.append((tier_rank(sequence), before[sequence.owner], sequence))
+            before[sequence.owner] += 1
+        return [sequence for *_, sequence in sorted(places, key=lambda place: place[:2])]
 
     @property
     def max_waiting_tokens(self) -> int:
@@ -66,7 +81,8 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence for prefill."""
-        self._waiting.insert(bisect_right(self._waiting, _rank(sequence), key=_rank), sequence)
+        self._counts.arrive(sequence, [*self._waiting, *self.running, *self._prefilling])
+        self._waiting.append(sequence)
 
     def schedule_prefill(self, max_tokens: int) -> list[PrefillChunk]:
         """Return the chunks of the next pass over prompts; none if none waits, or there is no memory for it. Raises
@@ -88,10 +104,13 @@ class Scheduler:
         sequence = chunk.sequence
         sequence.num_cached_tokens += len(chunk.tokens)
         self._kv_cache.share(sequence.lease, sequence.tokens, sequence.num_cached_tokens)
+        self._counts.add(sequence, prompt=max(0, sequence.num_cached_tokens - sequence.counted_tokens))
+        sequence.counted_tokens = max(sequence.counted_tokens, sequence.num_cached_tokens)
+        sequence.request.progress()
         if sequence.num_cached_tokens < len(sequence.tokens):
             return False
         self._prefilling.remove(sequence)
-        insort(self.running, sequence, key=_rank)
+        insort(self.running, sequence, key=tier_rank)
         return True
 
     def schedule_decode(self) -> list[list[Sequence]]:
@@ -111,6 +130,9 @@ class Scheduler:
         """Record that the tokens of these sequences, without the last one of each, are in the KV cache."""
         for sequence in sequences:
             self._kv_cache.share(sequence.lease, sequence.tokens, sequence.num_cached_tokens)
+            self._counts.add(sequence, answer=1)
+            sequence.counted_tokens = len(sequence.tokens)
+            sequence.request.progress()
 
     def ensure_capacity(self) -> None:
         """Make room for one more token of each, by preempting. Raises MemoryError where one alone is too long."""
@@ -131,7 +153,9 @@ class Scheduler:
         """Fail what is scheduled, after a failure that no sequence survives. What waits is not affected, unless nothing
         was scheduled: then the next one fails, as it would for ever."""
         if not self.scheduled and self._waiting:
-            self._waiting.popleft().request.fail(error)
+            first = min(self._waiting, key=self._counts.turn)
+            self._waiting.remove(first)
+            first.request.fail(error)
         for sequence in self.scheduled:
             sequence.request.fail(error)
             self._release(sequence)
@@ -139,12 +163,12 @@ class Scheduler:
         self._prefilling.clear()
 
     def remove_ended(self) -> None:
-        """Fail the sequences that have run for too long, and drop them with those that were cancelled."""
+        """Fail the sequences that have got no further for too long, and drop them with those that were cancelled."""
         now = time.monotonic()
-        for sequence in (*self.scheduled, *self._waiting):
+        for sequence in (*self.running, *self._prefilling):
             if sequence.request.timed_out(now):
                 sequence.request.fail(OutOfTime())
-        self._waiting = deque(sequence for sequence in self._waiting if not sequence.request.done)
+        self._waiting = [sequence for sequence in self._waiting if not sequence.request.done]
         for sequence in [each for each in self._prefilling if each.request.done]:
             self._prefilling.remove(sequence)
             self._release(sequence)
@@ -158,26 +182,56 @@ class Scheduler:
             self._max_running = min(self._max_running + 1, self._max_batch)
 
     def _next_waiting(self, chunks: Collection[PrefillChunk]) -> Sequence | None:
-        """Return the next sequence that waits, while there is room for it, and for it beside the chunks of a pass."""
-        if not self._waiting:
+        """Return the next sequence that waits, while there is room for it, and for it beside the chunks of a pass.
+        Raises MemoryError if it does not fit though nothing else runs."""
+        turns = nsmallest(LOOK_AHEAD, self._waiting, key=self._counts.turn)
+        if not turns or (self._is_full and not self._take_place(turns[0])):
             return None
-        sequence = self._waiting[0]
-        if len(self.running) + len(self._prefilling) >= self._max_running and not self._preempt_flex(sequence):
-            return None
+        for place, sequence in enumerate(turns):
+            if self._begin(sequence, chunks):
+                for passed in turns[:place]:
+                    passed.passed += 1
+                return sequence
+            if not self.running and not self._prefilling:
+                self._waiting.remove(sequence)
+                self._prefilling.append(sequence)
+                raise MemoryError(f"{len(sequence.tokens)} tokens of context do not fit into memory")
+            if chunks or sequence.passed >= MAX_PASSED:
+                break
+        return None
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self.running) + len(self._prefilling) >= self._max_running
+
+    def _begin(self, sequence: Sequence, chunks: Collection[PrefillChunk]) -> bool:
+        """Give a sequence that waits its pages. Return False if it may not share the pass of the chunks, or there is no
+        memory."""
         scope = (sequence.request.job.cache_scope, self._is_long(sequence))
         while True:
             sequence.lease, sequence.num_cached_tokens = self._kv_cache.begin(scope, sequence.tokens)
             if self._goes_beside(chunks, sequence) and self._kv_cache.reserve(sequence.lease, len(sequence.tokens)):
-                self._prefilling.append(self._waiting.popleft())
+                self._waiting.remove(sequence)
+                self._prefilling.append(sequence)
+                sequence.counted_tokens = max(sequence.counted_tokens, sequence.num_cached_tokens)
                 sequence.request.start(sequence.num_cached_tokens)
-                return sequence
+                return True
             self._release(sequence)
             if chunks or not self._preempt_flex(sequence):
-                break
-        if not self.running and not self._prefilling:
-            self._prefilling.append(self._waiting.popleft())
-            raise MemoryError(f"{len(sequence.tokens)} tokens of context do not fit into memory")
-        return None
+                return False
+
+    def _take_place(self, sequence: Sequence) -> bool:
+        """Preempt a sequence for one that goes before it: one of the tier "flex", or the last of the key that has the
+        most, if that has two more than this one's. Return whether there was one."""
+        if self._preempt_flex(sequence):
+            return True
+        rows = Counter(each.owner for each in (*self.running, *self._prefilling))
+        lower = [each for each in self.running if tier_rank(each) >= tier_rank(sequence)]
+        last = max(reversed(lower), key=lambda each: rows[each.owner], default=None)
+        if last is None or rows[last.owner] < rows[sequence.owner] + 2:
+            return False
+        self._preempt(last)
+        return True
 
     def _goes_beside(self, chunks: Collection[PrefillChunk], sequence: Sequence) -> bool:
         """Return whether a sequence may share the pass of these chunks. Not if it begins as another of them does, by a
@@ -193,7 +247,7 @@ class Scheduler:
 
     def _preempt_flex(self, sequence: Sequence) -> bool:
         """Preempt a sequence of the tier "flex" for one of another tier. Return whether there was one."""
-        if not self.running or _rank(self.running[-1]) < RANK["flex"] or _rank(sequence) == RANK["flex"]:
+        if not self.running or tier_rank(self.running[-1]) < RANK["flex"] or tier_rank(sequence) == RANK["flex"]:
             return False
         self._preempt(self.running[-1])
         return True
@@ -208,12 +262,8 @@ class Scheduler:
 
     def _wait_again(self, sequence: Sequence) -> None:
         self._release(sequence)
-        self._waiting.insert(bisect_left(self._waiting, _rank(sequence), key=_rank), sequence)
+        self._waiting.append(sequence)
 
     def _release(self, sequence: Sequence) -> None:
         self._kv_cache.release(sequence.lease)
         sequence.lease, sequence.num_cached_tokens = Lease(), 0
-
-
-def _rank(sequence: Sequence) -> int:
-    return RANK[sequence.request.job.tier]

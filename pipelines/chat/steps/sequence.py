@@ -28,6 +28,7 @@ class Request:
     open_choices: int
     done: bool = False  # finished, failed or cancelled
     started_at: float | None = None
+    progressed_at: float = 0.0  # when it got its last token, or was scheduled
     completion_tokens: int = 0
     reasoning_tokens: int = 0
     cached_tokens: int = 0  # of the prompt, that an earlier request had computed
@@ -39,16 +40,21 @@ class Request:
         return ends | own if own else ends
 
     def start(self, cached_tokens: int = 0) -> None:
-        """Record that a sequence of the request is scheduled, with so many tokens of its prompt from the cache. The
-        time limit counts from the first one."""
+        """Record that a sequence of the request is scheduled, with so many tokens of its prompt from the cache."""
+        self.progress()
         if self.started_at is None:
-            self.started_at = time.monotonic()
+            self.started_at = self.progressed_at
             self.cached_tokens = cached_tokens
             self.emit(Started())
 
+    def progress(self) -> None:
+        """Record that the request gets on: its time limit counts anew."""
+        self.progressed_at = time.monotonic()
+
     def timed_out(self, now: float) -> bool:
-        """Return whether the request has run for longer than its time limit. `now` is of the monotonic clock."""
-        return self.started_at is not None and now - self.started_at > self.job.time_limit_s
+        """Return whether a scheduled request has got no further for its time limit. `now` is of the monotonic
+        clock."""
+        return now - self.progressed_at > self.job.time_limit_s
 
     @property
     def usage(self) -> ChatUsage:
@@ -87,6 +93,14 @@ class Sequence:
     num_cached_tokens: int = 0  # have their keys and values in the sequence's pages of the KV cache
     lease: Lease = field(default_factory=Lease)  # those pages
     restarted_alone: bool = False  # it had the device to itself, and ran out of memory
+    came: int = 0  # how many had come when it did
+    passed: int = 0  # sequences that went before it because they took less memory
+    counted_tokens: int = 0  # of those, that its key has got: it gets them once
+
+    @property
+    def owner(self) -> str:
+        """Return whose it is: an API key's."""
+        return self.request.job.owner
 
     @property
     def finished(self) -> bool:

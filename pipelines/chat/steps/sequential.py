@@ -4,8 +4,6 @@ Chats with images are here, because models keep state of their own for an image 
 model whose state is more than keys and values. Requests have the same options as in a batch, but wait longer.
 """
 
-import itertools
-import queue
 import threading
 import time
 from typing import Any, Final
@@ -15,11 +13,11 @@ from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
 from pipelines.chat.loading.checkpoint import ChatCheckpoint
 from pipelines.chat.steps.decode_step import sample_step
+from pipelines.chat.steps.fairness import TokenCounts
 from pipelines.chat.steps.sequence import Sequence
 from pipelines.device.failures import OutOfTime
 from pipelines.device.memory import with_memory
 from pipelines.device.openmp import run_and_release
-from pipelines.protocol.tiers import RANK
 
 ORIGINAL: Final = "original_inv_freq"
 
@@ -29,26 +27,49 @@ class SequentialGenerator:
 
     def __init__(self, checkpoint: ChatCheckpoint, threads: int) -> None:
         self._checkpoint, self._threads = checkpoint, threads
-        self._inbox: queue.PriorityQueue[tuple[int, int, Sequence | None]] = queue.PriorityQueue()
-        self._came = itertools.count()
+        self._waiting: list[Sequence] = []
+        self._running: list[Sequence] = []  # one at most
+        self._counts = TokenCounts()
+        self._changed = threading.Condition()  # of all that is waiting, and whether more may come
+        self._closed = False
         self._thread = threading.Thread(target=self._run, name="sequential chat", daemon=True)
         self._thread.start()
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence, before those of lower tiers."""
-        self._inbox.put((RANK[sequence.request.job.tier], next(self._came), sequence))
+        """Queue a sequence, before those of lower tiers and of keys that have got more."""
+        with self._changed:
+            self._counts.arrive(sequence, [*self._waiting, *self._running])
+            self._waiting.append(sequence)
+            self._changed.notify()
 
     def close(self) -> None:
         """End the thread after the sequences that wait now."""
-        self._inbox.put((len(RANK), next(self._came), None))
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
 
     def join(self) -> None:
         """Wait until the thread has ended."""
         self._thread.join()
 
+    def _next(self) -> Sequence | None:
+        """Wait for the next sequence, and return it; None if there will be none."""
+        with self._changed:
+            for ended in self._running:
+                written = len(ended.tokens) - len(ended.request.prompt)
+                self._counts.add(ended, prompt=len(ended.request.prompt), answer=written)
+            self._running = []
+            while not self._waiting and not self._closed:
+                self._changed.wait()
+            if not self._waiting:
+                return None
+            self._running = [min(self._waiting, key=self._counts.turn)]
+            self._waiting.remove(self._running[0])
+            return self._running[0]
+
     def _run(self) -> None:
         torch.set_num_threads(self._threads)  # a new thread begins with what another has set last
-        while (sequence := self._inbox.get()[-1]) is not None:
+        while (sequence := self._next()) is not None:
             if sequence.request.done:
                 continue
             sequence.request.start()
@@ -105,6 +126,7 @@ class _Sampler(LogitsProcessor):  # type: ignore[misc]
         logits[:, self._vocab_size :] = -torch.inf
         if not _should_stop(self._sequence):
             sample_step([self._sequence], logits)
+            self._sequence.request.progress()
         only = torch.full_like(scores, -torch.inf)
         only[:, self._sequence.tokens[-1]] = 0.0
         return only

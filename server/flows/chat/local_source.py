@@ -58,7 +58,7 @@ class LocalSource(ChatSource):
         request, _ = await self._read(call)
         request, _ = await self._load_images(call.key, request)
         prompt = (request.messages, request.decoded_images, request.tools)
-        job = CountJob(f"count_{uuid.uuid4().hex}", self._spec, *prompt)
+        job = CountJob(f"count_{uuid.uuid4().hex}", self._spec, *prompt, owner=call.key.id)
         return (await self._parts.runner.count_tokens(job)).tokens
 
     async def _read(self, call: ChatCall) -> tuple[ChatRequest, list[str]]:
@@ -96,7 +96,7 @@ class LocalSource(ChatSource):
         scope = "" if self._parts.cache_across_keys else usage.key.id
         tier = usage.key.tier(request.service_tier)
         job = build_job(request, self._spec, job_id, self._parts.time_limit_s, scope, tier)
-        return self._parts.runner.run(job, usage)
+        return self._parts.runner.run(replace(job, owner=usage.key.id), usage)
 
     async def _load_images(self, key: Key, request: ChatRequest) -> tuple[ChatRequest, list[str]]:
         """Return the request with the pixels of its images, and the paths of those that can't be loaded any more.

@@ -101,7 +101,8 @@ class Planner:
         images = ItemImages(self._references, key, items.required)
         context = self.context(model, body, (await self._drop_unreadable(images, model, body, items)).items)
         tools = read_tools(body.tools, body.tool_choice).functions
-        return CountJob(f"count_{uuid.uuid4().hex}", spec, *await _shown_messages(images, model, context), tools)
+        shown = await _shown_messages(images, model, context)
+        return CountJob(f"count_{uuid.uuid4().hex}", spec, *shown, tools, owner=key.id)
 
     async def _drop_unreadable(
         self, images: ItemImages, model: ChatModel, body: ResponseBody, items: RequestItems

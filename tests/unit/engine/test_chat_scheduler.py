@@ -1,5 +1,6 @@
 """The chat scheduler without a model: who is prefilled, who decodes, who is preempted."""
 
+from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import cast
@@ -12,7 +13,7 @@ from pipelines.chat.model.kv_pages import PAGE
 from pipelines.chat.model.length_rules import LengthRules
 from pipelines.chat.steps.detokenize import ChoiceOutput
 from pipelines.chat.steps.sampling import SamplerState
-from pipelines.chat.steps.scheduler import Scheduler
+from pipelines.chat.steps.scheduler import MAX_PASSED, Scheduler
 from pipelines.chat.steps.sequence import Request, Sequence
 from pipelines.protocol.chat import ChatEvent, ChatJob, ChatSampling
 from pipelines.protocol.images import Failed, Started
@@ -41,8 +42,9 @@ class Scheduled:
         time_limit_s: float = 60.0,
         scope: str = "key",
         tier: ServiceTier = "default",
+        owner: str = "",
     ) -> list[Sequence]:
-        job = cast(ChatJob, SimpleNamespace(time_limit_s=time_limit_s, cache_scope=scope, tier=tier))
+        job = cast(ChatJob, SimpleNamespace(time_limit_s=time_limit_s, cache_scope=scope, tier=tier, owner=owner))
         checkpoint = cast(ChatCheckpoint, None)
         request = Request(job, checkpoint, (0,) * prompt_tokens, {}, self.events.append, open_choices=choices)
         sequences = [
@@ -272,3 +274,97 @@ def test_the_last_to_be_preempted_are_those_that_may_not_wait() -> None:
     scheduled.scheduler.preempt(keep=1)
     assert scheduled.scheduler.running == [priority]
     assert scheduled.step() == [priority, default, flex][:1]
+
+
+def of_keys(sequences: list[Sequence]) -> Counter[str]:
+    return Counter(sequence.owner for sequence in sequences)
+
+
+def test_a_key_that_waits_gets_rows_of_one_that_has_them_all() -> None:
+    scheduled = Scheduled(capacity_tokens=2**14, max_batch=8, chunk=2048)
+    hogs = [scheduled.add(20, owner="hog", scope="hog")[0] for _ in range(32)]
+    assert of_keys(scheduled.step()) == {"hog": 8}
+    for _ in range(3):
+        scheduled.add(20, owner="guest", scope="guest")
+    scheduled.step()
+    assert of_keys(scheduled.step())["guest"] >= 1, "at once"
+    for _ in range(8):
+        running = scheduled.step()
+    assert of_keys(running) == {"hog": 5, "guest": 3}
+    scheduled.add(20, owner="third", scope="third")
+    for _ in range(30):
+        running = scheduled.step()
+    assert of_keys(running) == {"hog": 4, "guest": 3, "third": 1}, "rows are not passed round"
+    assert [hog for hog in running if hog.owner == "hog"] == hogs[:4]
+
+
+def test_the_next_one_is_of_the_key_that_has_got_the_least() -> None:
+    scheduled = Scheduled(capacity_tokens=2**14, max_batch=1, chunk=2048)
+    lengths = {"long": 400, "short": 100}
+    for owner, length in lengths.items():
+        for number in range(20):
+            scheduled.add(length, owner=owner, scope=f"{owner}{number}")
+    began = []
+    for _ in range(20):
+        (running,) = scheduled.step()
+        began.append(running.owner)
+        running.request.done = True
+    assert 15 <= began.count("short") <= 16, "four times as many of a fourth of the length"
+    assert began[:3].count("short") >= 1
+
+
+def test_a_key_that_comes_late_owes_and_earns_nothing() -> None:
+    scheduled = Scheduled(capacity_tokens=2**14, max_batch=1, chunk=2048)
+    for number in range(10):
+        scheduled.add(100, owner="first", scope=str(number))
+    for _ in range(5):
+        (running,) = scheduled.step()
+        running.request.done = True
+    for number in range(10):
+        scheduled.add(100, owner="late", scope=f"late{number}")
+    began = []
+    for _ in range(10):
+        (running,) = scheduled.step()
+        began.append(running.owner)
+        running.request.done = True
+    assert Counter(began) == {"first": 5, "late": 5}
+
+
+def test_one_that_finds_no_memory_stops_no_smaller_one_and_does_not_starve() -> None:
+    scheduled = Scheduled(capacity_tokens=8 * PAGE, max_batch=8, chunk=2048)
+    (holder,) = scheduled.add(4 * PAGE - 8, scope="holder")
+    assert scheduled.step() == [holder]
+    (large,) = scheduled.add(6 * PAGE, scope="large")
+    passed = 0
+    while not large.lease.pages:
+        (small,) = scheduled.add(PAGE - 8, scope=f"small{passed}")
+        running = scheduled.step()
+        if small in running:
+            passed += 1
+            small.request.done = True
+        else:
+            holder.request.done = True
+    assert passed == MAX_PASSED
+
+
+def test_memory_is_taken_from_the_key_that_has_the_most() -> None:
+    scheduled = Scheduled(capacity_tokens=2048)
+    hogs = [scheduled.add(10, owner="hog")[0] for _ in range(3)]
+    (guest,) = scheduled.add(10, owner="guest")
+    scheduled.step()
+    scheduled.scheduler.preempt(keep=2)
+    assert scheduled.scheduler.scheduled == [hogs[0], guest]
+
+
+def test_what_gets_on_never_meets_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    scheduled = Scheduled(capacity_tokens=2048, max_batch=1)
+    (running,) = scheduled.add(10, time_limit_s=5.0)
+    (waiting,) = scheduled.add(10, time_limit_s=5.0)
+    for _ in range(20):
+        now[0] += 4.0
+        assert scheduled.step() == [running]
+    now[0] += 6.0
+    assert scheduled.step() == [waiting]
+    assert [event.code for event in scheduled.events if isinstance(event, Failed)] == ["timed_out"]
