@@ -1,7 +1,8 @@
 """Messages become prompt tokens, through the checkpoint's own chat template."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from pipelines.chat.failures import InvalidRequest
 from pipelines.chat.loading.checkpoint import ChatCheckpoint
+from pipelines.chat.preparation import LIMIT_S, TookTooLong
 from pipelines.chat.prompts.chat_template import TemplateUse
 from pipelines.chat.prompts.conversation_form import shape
 from pipelines.chat.prompts.probing import TemplateRefused
@@ -36,42 +38,41 @@ class Conversation:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def fit_prompt(checkpoint: ChatCheckpoint, conversation: Conversation, *, truncate: bool) -> Prompt:
-    """Return a prompt that leaves room for an answer. `truncate` drops the oldest turns for it. Raises
+def render_prompt(checkpoint: ChatCheckpoint, conversation: Conversation) -> str:
+    """Return the prompt as text, in which control tokens of the messages look like the template's. Raises
     InvalidRequest."""
-    full = encode_prompt(checkpoint, conversation)
-    if len(full.tokens) < checkpoint.context:
-        return replace(full, messages=conversation.messages)
-    instructions, turns = _turns(conversation.messages)
-    best: Prompt | None = None
-    low, high = 1, len(turns) if truncate else 0  # binary search of the turns to drop; the last one stays
-    while low < high:
-        drop = (low + high) // 2
-        messages = [*instructions, *(message for turn in turns[drop:] for message in turn)]
-        shorter = encode_prompt(checkpoint, replace(conversation, messages=messages))
-        if len(shorter.tokens) < checkpoint.context:
-            best, high = replace(shorter, messages=messages), drop
-        else:
-            low = drop + 1
-    if best is None:
-        raise InvalidRequest(_context_exceeded(len(full.tokens), checkpoint))
-    return best
+    use = template_use(checkpoint, conversation)
+    with _template_errors():
+        return use.render(*template_input(use, conversation, checkpoint.syntax.written_calls))
 
 
 def encode_prompt(checkpoint: ChatCheckpoint, conversation: Conversation) -> Prompt:
     """Encode the prompt up to the beginning of the answer. Raises InvalidRequest for messages that the template does
     not take."""
-    use = template_use(checkpoint, conversation)
-    try:
+    use, sees = template_use(checkpoint, conversation), checkpoint.processor is not None
+    with _template_errors(), checkpoint.processing if sees else nullcontext():
         given = template_input(use, conversation, checkpoint.syntax.written_calls)
-        encoded = use.encode(*given, tensors=checkpoint.processor is not None)
-    except TemplateRefused as error:
-        message = f"This model's chat template does not take these messages: {error}"
-        raise InvalidRequest(Failed("invalid_value", message, param="messages")) from error
+        encoded = use.encode(*given, tensors=sees)
     if checkpoint.processor is None:
         return Prompt(tuple(encoded["input_ids"]))
     others = {name: value for name, value in encoded.items() if name not in ("input_ids", "attention_mask")}
     return Prompt(tuple(encoded["input_ids"][0].tolist()), others if _has_images(conversation.messages) else {})
+
+
+@contextmanager
+def _template_errors() -> Iterator[None]:
+    """Raise what goes wrong in a template as InvalidRequest."""
+    try:
+        yield
+    except TemplateRefused as error:
+        message = f"This model's chat template does not take these messages: {error}"
+        raise InvalidRequest(Failed("invalid_value", message, param="messages")) from error
+    except TookTooLong as error:
+        message = (
+            f"This model's chat template took longer than {LIMIT_S:g} s to write these messages as a prompt. Please "
+            "send fewer or shorter ones."
+        )
+        raise InvalidRequest(Failed("invalid_value", message, param="messages")) from error
 
 
 def template_use(checkpoint: ChatCheckpoint, conversation: Conversation) -> TemplateUse:
@@ -94,7 +95,8 @@ def unread_thoughts(checkpoint: ChatCheckpoint, conversation: Conversation, prom
         return []
     use = template_use(checkpoint, conversation)
     shown = replace(conversation, messages=prompt.messages)
-    read = use.render(*template_input(use, shown, checkpoint.syntax.written_calls))
+    with _template_errors():
+        read = use.render(*template_input(use, shown, checkpoint.syntax.written_calls))
     return [index for index, text in thoughts.items() if text.strip() not in read]
 
 
@@ -158,28 +160,3 @@ def _template_call(call: dict[str, Any]) -> dict[str, Any]:
     if isinstance(arguments, dict):
         function["arguments"] = arguments
     return {**call, "function": function}
-
-
-def _turns(messages: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
-    """Split messages into the instructions that come first, and turns: each begins with a user's message."""
-    first = next((i for i, message in enumerate(messages) if message["role"] not in ("system", "developer")), 0)
-    turns: list[list[dict[str, Any]]] = []
-    for message in messages[first:]:
-        if message["role"] == "user" or not turns:
-            turns.append([])
-        turns[-1].append(message)
-    return list(messages[:first]), turns
-
-
-def _context_exceeded(tokens: int, checkpoint: ChatCheckpoint) -> Failed:
-    context = checkpoint.context
-    limited = (
-        f" The model could read {checkpoint.most_tokens}; the memory for its KV cache, a setting of the operator's "
-        "(DARKROOM_CHAT_CACHE_SHARE), holds fewer."
-    )
-    message = (
-        f"This model's maximum context length is {context} tokens. However, your messages resulted in {tokens} tokens, "
-        "which leaves no room for an answer. Please reduce the length of the messages."
-        f"{limited if context < checkpoint.most_tokens else ''}"
-    )
-    return Failed("context_length_exceeded", message, param="messages", context=(tokens, context))

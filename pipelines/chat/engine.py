@@ -1,6 +1,7 @@
 """The engine inside a chat worker: jobs come in, events go out.
 
-A thread builds the prompts, another one computes (`device_loop`); all events of a job pass through the event loop.
+Threads build the prompts (`preparation`), another one computes (`device_loop`); all events of a job pass through the
+event loop.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import torch
 
 from pipelines.chat.failures import to_failed_event
 from pipelines.chat.loading.checkpoint import CacheShare, ChatCheckpoint, load_chat
+from pipelines.chat.preparation import Preparation
 from pipelines.chat.request_builder import build_sequences, count_prompt_tokens
 from pipelines.chat.steps.device_loop import DeviceLoop
 from pipelines.chat.steps.sequence import Request
@@ -55,7 +57,7 @@ class ChatEngine:
     def __init__(self, device: torch.device, cache_bytes: int | None = None) -> None:
         self._device = device
         self._loop = asyncio.get_running_loop()
-        self._prompt_builder = ThreadPoolExecutor(1, thread_name_prefix="prompts")
+        self._preparation = Preparation()
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
         self._tasks: dict[str, Task] = {}
         self._outbox: deque[tuple[Task, ChatEvent]] = deque()  # from threads to the event loop
@@ -85,8 +87,8 @@ class ChatEngine:
                 self._loop.call_soon(self._device_loop.evict_idle)
 
     def cancel(self, job_id: str) -> None:
-        """Stop a chat within one step. A CountJob always runs to its end; the server enforces its time limit."""
-        if (task := self._tasks.get(job_id)) and isinstance(task.job, ChatJob):
+        """Stop a job: a chat within one step, and what prepares it at once."""
+        if task := self._tasks.get(job_id):
             self._fail(task, Cancelled())
 
     async def load(self, spec: ChatSpec) -> ChatCheckpoint:
@@ -177,12 +179,10 @@ class ChatEngine:
             return
         emit = self._emitter(task)
         if isinstance(job, CountJob):
-            tokens = await self._loop.run_in_executor(self._prompt_builder, count_prompt_tokens, checkpoint, job, emit)
+            tokens = await self._preparation.run(job.owner, count_prompt_tokens, checkpoint, job, emit)
             self._emit(task, CountFinished(tokens))
             return
-        sequences, admitted = await self._loop.run_in_executor(
-            self._prompt_builder, build_sequences, checkpoint, job, emit
-        )
+        sequences, admitted = await self._preparation.run(job.owner, build_sequences, checkpoint, job, emit)
         task.request = sequences[0].request
         if task.done:
             return

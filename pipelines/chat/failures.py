@@ -2,6 +2,7 @@
 
 import traceback
 
+from pipelines.chat.preparation import LIMIT_S, TookTooLong
 from pipelines.checkpoints.errors import CheckpointError, MemoryTaken, spread_retry_s
 from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
 from pipelines.protocol.chat import ChatJob, CountJob
@@ -25,7 +26,9 @@ def to_failed_event(error: BaseException, job: ChatJob | CountJob) -> Failed:
         return Failed("cancelled", "The job was cancelled.")
     if isinstance(error, OutOfTime):
         limit = f"{job.time_limit_s:g} s (DARKROOM_JOB_TIME_LIMIT_S)"
-        return Failed("timed_out", f"The answer took longer than its time limit of {limit}.")
+        return Failed("timed_out", f"The answer got no further within its time limit of {limit}.")
+    if isinstance(error, TookTooLong):
+        return Failed("timed_out", f"The chat took longer than {LIMIT_S:g} s to prepare. Please send a smaller one.")
     if isinstance(error, MemoryTaken):
         message = "Other programs have the memory that this model needs. Try again later."
         return Failed("memory_taken", message, detail, retry_after_s=spread_retry_s())

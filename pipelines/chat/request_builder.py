@@ -6,16 +6,16 @@ from functools import partial
 
 from pipelines.chat.encoding import (
     Conversation,
-    encode_prompt,
-    fit_prompt,
     template_messages,
     template_use,
     unread_thoughts,
 )
 from pipelines.chat.failures import InvalidRequest
+from pipelines.chat.fitting import count_tokens, fit_prompt
 from pipelines.chat.grammars.building import Grammar, build_grammar, has_structured_output
 from pipelines.chat.grammars.constraints import Constraint
 from pipelines.chat.loading.checkpoint import ChatCheckpoint
+from pipelines.chat.preparation import LIMIT_S, TookTooLong
 from pipelines.chat.prompts.thinking import OFF, asks_to_think, unused_options
 from pipelines.chat.steps.detokenize import ChoiceOutput
 from pipelines.chat.steps.sampling import SamplerState
@@ -44,7 +44,14 @@ def build_sequences(
         unused += asks if traits.switch else ()
     prompt = fit_prompt(checkpoint, conversation, truncate=job.truncate)
     prompt_text = checkpoint.tokenizer.decode(prompt.tokens) if checkpoint.syntax.has_regions or tools else ""
-    grammar, constraint = _constrained(checkpoint, job, prompt_text) or (None, None)
+    try:
+        grammar, constraint = _constrained(checkpoint, job, prompt_text) or (None, None)
+    except TookTooLong as error:
+        param = "tools" if tools else "response_format"
+        message = (
+            f"The grammar of '{param}' took longer than {LIMIT_S:g} s to compile. Please send smaller or fewer schemas."
+        )
+        raise InvalidRequest(Failed("invalid_value", message, param=param)) from error
     request = Request(job, checkpoint, prompt.tokens, prompt.inputs, emit, open_choices=job.n)
     max_new_tokens = min(job.max_tokens, checkpoint.context - len(prompt.tokens))
     sequences = [_sequence(request, choice, max_new_tokens, constraint, prompt_text) for choice in range(job.n)]
@@ -61,7 +68,7 @@ def count_prompt_tokens(checkpoint: ChatCheckpoint, job: CountJob, emit: Callabl
     """Count the tokens of a conversation's prompt. Raises InvalidRequest."""
     emit(Started())  # the server's time limit begins here: it kills a worker that hangs
     messages = template_messages(checkpoint, job.messages, job.images)
-    return len(encode_prompt(checkpoint, Conversation(messages, job.tools)).tokens)
+    return count_tokens(checkpoint, Conversation(messages, job.tools))
 
 
 def _constrained(checkpoint: ChatCheckpoint, job: ChatJob, prompt_text: str) -> tuple[Grammar, Constraint] | None:

@@ -1,6 +1,8 @@
 """A chat checkpoint in memory: the model, its tokenizer, and the facts that follow from both."""
 
+import threading
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,6 +11,7 @@ from pipelines.chat.loading.checkpoint_files import check_files, open_checkpoint
 from pipelines.chat.loading.packed_linear import pack_linears
 from pipelines.chat.model.batching import Batching, find_batching
 from pipelines.chat.model.kv_pages import PAGE
+from pipelines.chat.preparation import LIMIT_S, TookTooLong, run_within
 from pipelines.chat.prompts.chat_template import ChatTemplates
 from pipelines.chat.syntax.families import TABLE
 from pipelines.chat.syntax.output_syntax import OutputSyntax
@@ -34,7 +37,7 @@ class ChatCheckpoint:
 
     spec: ChatSpec
     model: Any
-    tokenizer: Any  # only the thread that prepares prompts may use it
+    tokenizer: Any  # which the threads that prepare prompts share
     processor: Any  # of a vision model: prompts of text and images; else None
     templates: ChatTemplates  # for prompts
     tokens: TokenTable
@@ -44,6 +47,7 @@ class ChatCheckpoint:
     batching: Batching  # whether answers are written together, and how
     cache_share: CacheShare = field(default_factory=CacheShare)
     notes: tuple[str, ...] = ()  # on its files, for the operator
+    processing: threading.Lock = field(default_factory=threading.Lock)  # one thread at a time may use the processor
 
     @property
     def context(self) -> int:
@@ -91,7 +95,10 @@ def _load(spec: ChatSpec, device: torch.device, cache_share: CacheShare) -> Chat
     if not template:
         remedy = "put the one that its makers publish beside it, as chat_template.jinja"
         raise CheckpointError(f"{spec.path}: the tokenizer has no chat template; {remedy}")
-    templates = ChatTemplates.of(processor or tokenizer, template)
+    try:
+        templates = run_within(LIMIT_S, partial(ChatTemplates.of, processor or tokenizer, template))
+    except TookTooLong as error:
+        raise CheckpointError(f"{spec.path}: its chat template does not end within {LIMIT_S:g} s") from error
     eos_ids = _eos_ids(model, tokenizer)
     if not eos_ids:
         raise CheckpointError(f"{spec.path}: neither generation_config.json nor the tokenizer names an end token")
@@ -100,6 +107,7 @@ def _load(spec: ChatSpec, device: torch.device, cache_share: CacheShare) -> Chat
         pack_linears(model)
     copy_mapped_weights([model])
     tokens = TokenTable(tokenizer, eos_ids)
+    tokenizer.encode("a", add_special_tokens=False)  # sets up the tokenizer, which threads can't do beside each other
     syntax, most_tokens = _syntax(spec, tokenizer, templates, model), _context_length(spec, model)
     return ChatCheckpoint(
         spec=spec,

@@ -26,7 +26,7 @@ REFUSALS: Final = (  # what templates raise, on purpose or not
 class TemplateUse:
     """One template, as it is used with tools or without them."""
 
-    renderer: Any  # a tokenizer, or a vision model's processor; only one thread may use it
+    renderer: Any  # a tokenizer, or a vision model's processor
     source: str
     traits: TemplateTraits = field(default_factory=TemplateTraits)
 
