@@ -25,7 +25,7 @@ from server.flows.chat.parse import meant_fields
 from server.flows.chat.source import Chat, ChatCall
 from server.flows.field_names import field_name, rename_field, renamed_fields
 from server.http.bodies import hold_body
-from server.http.delivery import CancelOnDisconnect, KeepAliveJson, prepend
+from server.http.delivery import CancelOnDisconnect, KeepAliveJson, first_within
 from server.http.deps import (
     idempotency_key_of,
     ignored_header,
@@ -105,7 +105,7 @@ async def _items(chat: Chat, protocol: Protocol, stream: bool) -> AsyncGenerator
             yield item
 
 
-async def _raise_refusals(events: Events) -> AsyncIterator[AnswerEvent]:
+async def _raise_refusals(events: AsyncIterator[AnswerEvent]) -> AsyncIterator[AnswerEvent]:
     """Yield the events, an upstream's whole answer as an item. Raises ReplayedError for its refusal."""
     async for each in events:
         if not isinstance(each, UpstreamResponse):
@@ -135,11 +135,13 @@ def chat_response(request: Request, key: Key, services: Services, answer: Delive
 
 
 async def _respond(services: Services, key: Key, answer: Delivery, keepalive: bool, stack: AsyncExitStack) -> ASGIApp:
-    """Return the response, which may begin once the chat is admitted. Raises ApiError before that."""
-    protocol = answer.protocol
+    """Return the response, which may begin once the chat is admitted. Raises ApiError before that. A stream, and an
+    answer with keepalive, begin after `keepalive_s` in any case: a later refusal is the stream's error."""
+    protocol, keepalive_s = answer.protocol, services.settings.keepalive_s
     events = await stack.enter_async_context(aclosing(answer.events()))
     with renamed_fields(protocol.fields):
-        first = await anext(events)
+        limit_s = keepalive_s if answer.stream or keepalive else None
+        first, all_events = await first_within(events, limit_s, stack)
     headers = answer.headers | services.admission.limiter.headers(key)
     if isinstance(first, UpstreamResponse):
         return JSONResponse(first.body, first.status, {**headers, **first.headers})
@@ -149,7 +151,8 @@ async def _respond(services: Services, key: Key, answer: Delivery, keepalive: bo
     if isinstance(first, CallAdmitted):
         headers |= {"x-darkroom-job": first.job} if first.job else {}
         headers |= {"Idempotency-Replayed": "true"} if first.replayed else {}
-    all_events, keepalive_s = prepend(first, events), services.settings.keepalive_s
+    if first is None:
+        all_events = _raise_refusals(all_events)
     if answer.stream:
         sent = _sse_events(protocol.to_events(all_events), protocol)
         return event_stream(sent, keepalive_s, headers, comment=protocol.comment)

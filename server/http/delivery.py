@@ -1,7 +1,7 @@
 """Ways to answer a running call: as JSON, as JSON after whitespace that keeps the connection alive, or as a stream."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -232,6 +232,27 @@ async def prepend(first: Result, rest: AsyncIterator[Result]) -> AsyncIterator[R
     yield first
     async for item in rest:
         yield item
+
+
+async def first_within(
+    events: AsyncGenerator[Result, None], limit_s: float | None, stack: AsyncExitStack
+) -> tuple[Result | None, AsyncIterator[Result]]:
+    """Wait for the first event, `limit_s` at most; return it, or None if it has not come, and all of the events. A
+    failure of one that comes in time is raised here, before the answer begins; a later one by the events."""
+    first = asyncio.ensure_future(anext(events))
+    stack.push_async_callback(_cancel, first)  # the events can't be closed while it waits for one
+    await asyncio.wait({first}, timeout=limit_s)
+    return first.result() if first.done() else None, _continued(first, events)
+
+
+async def _continued(first: asyncio.Future[Result], rest: AsyncIterator[Result]) -> AsyncIterator[Result]:
+    async for item in prepend(await first, rest):
+        yield item
+
+
+async def _cancel(waiting: asyncio.Future[Any]) -> None:
+    waiting.cancel()
+    await asyncio.wait({waiting})
 
 
 async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result | None:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
@@ -211,7 +211,8 @@ async def input_items(response_id: ResponseId, key: Caller, services: ServicesDe
 
 
 async def _answer(request: Request, services: Services, asked: RequestedResponse, _: AsyncExitStack) -> ASGIApp:
-    """Return the answer. A stream begins once the engine has admitted the request. Raises ApiError before that."""
+    """Return the answer. A stream begins once the engine has admitted the request, or after `keepalive_s`, and so does
+    an answer with keepalive. Raises ApiError before that."""
     key, body, base = asked.key, asked.body, public_base(request, services)
     response = await services.responses.creator.find_or_start(key, body, base, asked.retry_info)
     attach(request, response)
@@ -219,16 +220,19 @@ async def _answer(request: Request, services: Services, asked: RequestedResponse
     # one that has ended may still be in the registry, while its events are recorded
     replayed = {"Idempotency-Replayed": "true"} if response.replayed or response.done else {}
     headers = asked.headers | services.admission.limiter.headers(key) | replayed
+    keepalive, keepalive_s = wants_keepalive(request, key), services.settings.keepalive_s
     if not body.background:
-        await response.wait_admitted()  # then it is known what the template does not read
+        with suppress(TimeoutError):
+            async with asyncio.timeout(keepalive_s if body.stream or keepalive else None):
+                await response.wait_admitted()  # then it is known what the template does not read
     unread = dict.fromkeys(response.unread)
     headers = name_ignored(headers, [*ignored_options(response.unused_options, TEMPLATE_FIELDS), *unread])
     if body.stream:
-        return event_stream(_events(response.follow()), services.settings.keepalive_s, headers)
+        return event_stream(_events(response.follow()), keepalive_s, headers)
     if body.background:
         return await _json(response.object(), headers)
-    if wants_keepalive(request, key):
-        return KeepAliveJson(partial(_body, response), services.settings.keepalive_s, headers)
+    if keepalive:
+        return KeepAliveJson(partial(_body, response), keepalive_s, headers)
     content = await _body(response)
     drawn = [item for item in response.output if item["type"] == "image_generation_call"]
     cuts = dict.fromkeys(item["truncated"] for item in drawn if item.get("truncated"))
