@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from pipelines.checkpoints.errors import RETRY_AFTER_S, MemoryTaken
+from pipelines.checkpoints.errors import RETRY_AFTER_S, MemoryTaken, NotServed
 from pipelines.checkpoints.memory.host_bytes import host_allocator_limits
 from pipelines.checkpoints.memory.shares import CHAT_CACHE_SHARE
 from pipelines.device.heap import share_one_arena
@@ -28,6 +28,7 @@ from pipelines.protocol.engine import Engine, NoDevice
 from pipelines.protocol.images import Failed
 from pipelines.protocol.machine import is_wsl
 from pipelines.protocol.messages import (
+    STILL_TRIED,
     AnyEvent,
     Asleep,
     Cancel,
@@ -56,6 +57,7 @@ from pipelines.protocol.processes import before_exit, end_process, importing, le
 if TYPE_CHECKING:
     import torch
 
+Found = Capabilities | ChatCapabilities | tuple[str, ...] | None  # of a loaded checkpoint
 # Each worker has one kind of engine, and its host sends it jobs and specs of that kind only.
 AnyEngine = Engine[Any, Any, AnyEvent]
 
@@ -198,7 +200,10 @@ def _create_engine(
         device, options.device_gib, options.host_gib, options.others_bytes, options.image_workers,
         options.chat_cache_share,
     )  # fmt: skip
-    return ImageEngine(device, budgets, send, options.checks, Group(device, options.devices))
+    group = Group(device, options.devices)
+    return ImageEngine(
+        device, budgets, send, options.checks, group, lambda *found: send(_loaded_state(*found, trials_left=True))
+    )
 
 
 async def _run(connection: Connection, engine: AnyEngine, job: Job) -> None:
@@ -224,7 +229,8 @@ class Loads:
     async def load(self, checkpoints: Iterable[Spec]) -> None:
         """Load checkpoints one after another, and tell the server what became of each."""
         for spec in checkpoints:
-            self._connection.send(await self._state_after_load(spec))
+            if (state := await self._state_after_load(spec)) is not None:
+                self._connection.send(state)
         if self._blocked and (self._retrying is None or self._retrying.done()):
             self._retrying = asyncio.create_task(self._retry())
 
@@ -238,24 +244,31 @@ class Loads:
             for spec in tuple(self._blocked):
                 if spec in self._blocked:
                     state = await self._state_after_load(spec)
-                    if spec not in self._blocked:  # else the server has been told
+                    if spec not in self._blocked and state is not None:  # else the server has been told
                         self._connection.send(state)
 
-    async def _state_after_load(self, spec: Spec) -> CheckpointState:
+    async def _state_after_load(self, spec: Spec) -> CheckpointState | None:
+        """Load a checkpoint, and return what became of it; None if it is no longer served."""
         began = time.monotonic()
         self._blocked.discard(spec)
         try:
             found = await self._engine.prepare(spec)
+        except NotServed:
+            return None
         except Exception as error:
             if waits := isinstance(error, MemoryTaken):
                 self._blocked.add(spec)
             return CheckpointState(spec, "failed", str(error), waits_for_memory=waits)
-        capabilities = found if isinstance(found, Capabilities) else None
-        chat = found if isinstance(found, ChatCapabilities) else None
-        failed_checks = [f"without {what}" for what in capabilities.failed_checks] if capabilities else []
-        notes = found.notes if isinstance(found, Capabilities | ChatCapabilities) else found or ()
-        detail = "; ".join([str(spec.path), *notes, *failed_checks])
-        return CheckpointState(spec, "loaded", detail, capabilities, time.monotonic() - began, chat)
+        return _loaded_state(spec, found, time.monotonic() - began)
+
+
+def _loaded_state(spec: Spec, found: Found, load_s: float, *, trials_left: bool = False) -> CheckpointState:
+    capabilities = found if isinstance(found, Capabilities) else None
+    chat = found if isinstance(found, ChatCapabilities) else None
+    failed_checks = [f"without {what}" for what in capabilities.failed_checks] if capabilities else []
+    notes = found.notes if isinstance(found, Capabilities | ChatCapabilities) else found or ()
+    detail = "; ".join([str(spec.path), *notes, *failed_checks, *([STILL_TRIED] if trials_left else [])])
+    return CheckpointState(spec, "loaded", detail, capabilities, load_s, chat, trials_left)
 
 
 async def _sleep(connection: Connection, engine: AnyEngine) -> None:

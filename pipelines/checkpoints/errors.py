@@ -29,3 +29,7 @@ def spread_retry_s() -> float:
 
 class BrokenFile(CheckpointError):
     """The file is no weight file, or not a whole one. The message names it."""
+
+
+class NotServed(Exception):
+    """The catalog has dropped a checkpoint that served, and no call waits for what was still to be tried of it."""

@@ -39,7 +39,7 @@ from pipelines.images.scheduling.row_limits import RowLimits
 from pipelines.images.scheduling.scheduler import DeviceScheduler, Preempted
 from pipelines.images.tasks import check_conditioning
 from pipelines.images.warmup.check_records import CheckRecords
-from pipelines.images.warmup.warmup import Warmup
+from pipelines.images.warmup.warmup import Serving, Warmup
 from pipelines.protocol.images import (
     CheckpointSpec,
     Event,
@@ -66,9 +66,11 @@ class ImageEngine:
         on_cached_checkpoints: Callable[[CachedCheckpoints], None] = lambda _: None,
         checks: Path | None = None,
         group: Group | None = None,
+        on_serving: Callable[[CheckpointSpec, Capabilities, float], None] = lambda *_: None,
     ) -> None:
         """Start the engine. `checks` is the folder where warmup's findings are kept. `group` has the further devices
-        that a checkpoint may use, by default none."""
+        that a checkpoint may use, by default none. `on_serving` is called with a checkpoint that draws for callers
+        while `prepare` goes on trying it, the capabilities as far as they are known, and how long that has taken."""
         self.device = device
         self._loop = asyncio.get_running_loop()
         budgets = budgets or Budgets.of(device)
@@ -76,6 +78,7 @@ class ImageEngine:
         limits = RowLimits(MAX_RUNS)
         sharing = Sharing(self._scheduler, limits)
         self._cache = CheckpointCache(device, budgets, sharing, on_cached_checkpoints, group)
+        self._on_serving = on_serving
         self._run_threads = ThreadPoolExecutor(MAX_RUNS, thread_name_prefix="run")
         self._speeds = Speeds()
         records = CheckRecords(checks) if checks is not None else None
@@ -83,10 +86,13 @@ class ImageEngine:
         self._jobs: dict[str, EngineJob] = {}
         self._files = JobFiles(self._jobs, self._speeds, self._fail)
         self._waiting: list[Row] = []
+        self._held: list[EngineJob] = []  # until what they need was tried
         self._runs: set[Run] = set()
         self._drawing: set[Run] = set()  # those that still need the device
         self._one_by_one: set[WeightsKey] = set()  # two of their images at once come out wrong
-        self._admission = Admission(self._runs, self._drawing, self._one_by_one, limits, budgets.held_bytes)
+        self._unshared: set[WeightsKey] = set()  # two of their images at once were not tried yet
+        alone = self._one_by_one, self._unshared
+        self._admission = Admission(self._runs, self._drawing, alone, limits, budgets.held_bytes)
         self._loads: dict[CheckpointSpec, asyncio.Task[None]] = {}
         self._blocked_loads: set[CheckpointSpec] = set()  # no memory until a run ends
         self._unfit: dict[CheckpointSpec, CheckpointError] = {}  # they load, and do not draw as they should
@@ -105,9 +111,7 @@ class ImageEngine:
             return
         self._jobs[job.id] = active
         try:
-            drawn: dict[int, Any] = {}
-            for index in range(job.n):
-                self._wait(Row(job, index, self._scheduler.clock(), drawn=drawn))
+            self._admit(active)
             self._dispatch()
             while True:
                 event = await events.get()
@@ -119,6 +123,21 @@ class ImageEngine:
             del self._jobs[job.id]
             self._evict_unneeded()
             self._dispatch()  # it may have blocked others
+
+    def _admit(self, active: EngineJob) -> None:
+        """Let a job's images wait for the device; but hold a job that needs what is still to be tried of its
+        checkpoint, and fail one that needs what was tried in vain."""
+        job = active.job
+        if not job.id.startswith(CHECK_PREFIX):
+            if self._warmup.is_untried(job):
+                self._held.append(active)
+                return
+            if (why := self._warmup.why_refused(job)) is not None:
+                self._fail(active, why)
+                return
+        drawn: dict[int, Any] = {}
+        for index in range(job.n):
+            self._wait(Row(job, index, self._scheduler.clock(), drawn=drawn))
 
     def cancel(self, job_id: str) -> None:
         """Stop the job within one step, or before it starts."""
@@ -148,8 +167,9 @@ class ImageEngine:
 
     async def prepare(self, spec: CheckpointSpec) -> Capabilities:
         """Load a checkpoint and draw with it: this builds kernels, times the steps, fits the preview map, and finds
-        which of its classes' capabilities work (pipelines.images.warmup.warmup). Raises CheckpointError; jobs of one
-        that has loaded then fail, until it is prepared again."""
+        which of its classes' capabilities work (pipelines.images.warmup.warmup). It may serve before this returns.
+        Raises CheckpointError; jobs of one that has loaded then fail, until it is prepared again. Raises NotServed if
+        it has served, and the catalog has dropped it since."""
         self._unfit.pop(spec, None)
         if self._catalog_specs is not None:
             self._catalog_specs |= {spec}  # the next catalog will name it
@@ -164,24 +184,62 @@ class ImageEngine:
             raise
 
     async def _prepare(self, spec: CheckpointSpec) -> Capabilities:
+        began = time.monotonic()
         files = await self._warmup.list_files(spec)
         loaded = await self._load(spec)
         checkpoint = loaded.checkpoint
+        found = checkpoint.capabilities
+
+        def begins(capabilities: Capabilities) -> None:
+            nonlocal found
+            found = capabilities
+            self._limit_sharing(spec)
+            self._on_serving(spec, self._with_notes(checkpoint, found), time.monotonic() - began)
+
+        def goes_on() -> None:
+            self._limit_sharing(spec)
+            self._release_held()
+
+        def is_wanted() -> bool:
+            served = self._catalog_specs is None or spec in self._catalog_specs
+            return served or any(active.job.checkpoint == spec for active in self._held)
+
         try:
             if not checkpoint.is_upscaler:
                 await asyncio.to_thread(run_and_release, checkpoint.pipeline, None, spec.sampling)
                 await asyncio.to_thread(try_config, checkpoint.components["scheduler"], spec.sampling)
                 check_conditioning(spec, checkpoint.pipeline_class, checkpoint.task_classes)
-            capabilities = await self._warmup.run(spec, loaded, files)
+            found = await self._warmup.run(spec, loaded, files, Serving(begins, goes_on, is_wanted))
         except CheckpointError as error:
             self._unfit[spec] = error
             raise
-        if not capabilities.at_once:
-            self._one_by_one.add(weights_key(spec))
-        partial = (f"the adapter {fit.name}: {fit}" for fit in capabilities.adapter_fits if not fit.is_whole)
-        return replace(
-            capabilities, unit_s=self._speeds.unit_s(spec), notes=(*checkpoint.notes, *partial, *attention_notes())
-        )
+        finally:
+            self._limit_sharing(spec)
+            if not found.at_once:
+                self._one_by_one.add(weights_key(spec))
+            self._release_held()
+        return replace(self._with_notes(checkpoint, found), unit_s=self._speeds.unit_s(spec))
+
+    def _with_notes(self, checkpoint: Checkpoint, found: Capabilities) -> Capabilities:
+        partial = (f"the adapter {fit.name}: {fit}" for fit in found.adapter_fits if not fit.is_whole)
+        return replace(found, notes=(*checkpoint.notes, *partial, *attention_notes()))
+
+    def _limit_sharing(self, spec: CheckpointSpec) -> None:
+        """Draw the images of a checkpoint one after another until it was tried whether they may come at once."""
+        if self._warmup.may_share(spec):
+            self._unshared.discard(weights_key(spec))
+        else:
+            self._unshared.add(weights_key(spec))
+
+    def _release_held(self) -> None:
+        """Admit the jobs for which enough was tried."""
+        held, self._held = self._held, []
+        for active in held:
+            if (unfit := self._unfit.get(active.job.checkpoint)) is not None:
+                self._fail(active, unfit, to_load_failed_event)
+            else:
+                self._admit(active)
+        self._dispatch()
 
     def unload_except(self, specs: Iterable[CheckpointSpec]) -> None:
         """Evict all other checkpoints than these, which the catalog names, once no job needs them."""
@@ -209,9 +267,23 @@ class ImageEngine:
 
     def _dispatch(self) -> None:
         """Start every waiting image that may start. One that may not start does not block those after it."""
+        self._hasten_trials()
         self._admission.expect(self._waiting, self._cache.find)
         while not self._paused_for_load and self._dispatch_one():
             pass
+
+    def _hasten_trials(self) -> None:
+        """Let what is tried of checkpoints for which callers wait take turns as callers' images do: elsewhere it comes
+        after all of those."""
+        late = [row for row in (*self._waiting, *(run.row for run in self._drawing)) if row.turn.tier == "flex"]
+        late = [row for row in late if row.is_check]
+        if not late:
+            return
+        waiting = [*(row.job for row in self._waiting if not row.is_check), *(held.job for held in self._held)]
+        needed = {weights_key(job.checkpoint) for job in waiting}
+        for row in late:
+            if weights_key(row.job.checkpoint) in needed:
+                self._scheduler.promote(row.turn)
 
     def _dispatch_one(self) -> bool:
         """Start the first image that may start, and return whether there was one: the others then face other running
@@ -366,6 +438,7 @@ class ImageEngine:
     def _drop(self, active: EngineJob) -> None:
         """Remove all rows of a job, from the queue and from the device."""
         active.done = True
+        self._held = [held for held in self._held if held is not active]
         for row in self._waiting:
             if row.job is active.job:
                 self._scheduler.leave(row.turn)

@@ -26,7 +26,7 @@ class Engine(Protocol[JobT, SpecT, EventT]):
 
     async def prepare(self, spec: SpecT) -> Capabilities | ChatCapabilities | tuple[str, ...] | None:
         """Load and warm up a checkpoint. Returns what an image or chat checkpoint can do, or notes on another's files.
-        Raises CheckpointError."""
+        Raises CheckpointError, and NotServed where the catalog has dropped one that served meanwhile."""
 
     def unload_except(self, specs: Sequence[SpecT]) -> None:
         """Evict the checkpoints that the catalog does not name, `specs` being those that it names, once no job needs

@@ -23,6 +23,7 @@ JobKind = Literal["image", "chat", "classify"]
 ControlledWith = Literal["text", "image", "mask"]  # a prompt alone, with a reference, with a mask too
 LOST_DEVICE_EXIT = 87  # exit status of a worker whose device no longer answers
 LOST_GROUP_EXIT = 88  # of a worker with several processes, one of which has ended
+STILL_TRIED = "what only some calls need is still tried, while it serves"  # in the detail of a checkpoint's state
 GROUP_NO_MEMORY_EXIT = 89  # of such a worker, where one of them ran out of memory
 
 
@@ -216,7 +217,8 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointState:
-    """Worker to server: one checkpoint has loaded or failed."""
+    """Worker to server: one checkpoint has loaded or failed. One with `trials_left` serves, and another state follows
+    once it was tried whole, unless it is unloaded before."""
 
     spec: Spec
     state: Literal["loaded", "failed"]
@@ -224,6 +226,7 @@ class CheckpointState:
     capabilities: Capabilities | None = None  # of a loaded image checkpoint
     load_s: float | None = None  # how long loading it and its warmup took
     chat: ChatCapabilities | None = None  # of a loaded chat checkpoint
+    trials_left: bool = False  # of an image checkpoint
     waits_for_memory: bool = False  # that other programs have: the worker tries it again
 
 

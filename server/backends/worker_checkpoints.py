@@ -37,8 +37,9 @@ class WorkerCheckpoints:
 
     @property
     def are_settled(self) -> bool:
-        """Return whether nothing is being loaded."""
-        return not self.loading and not self._preparing
+        """Return whether nothing is being loaded or tried."""
+        tried = not any(state.trials_left for state in self.states.values())
+        return tried and not self.loading and not self._preparing
 
     def retain(self, specs: Sequence[Spec], preload: Sequence[Spec], *, retries: bool = True) -> list[Spec]:
         """Forget all others than `specs`, and return those of `preload` that have to be loaded now: with `retries` also

@@ -118,6 +118,7 @@ def test_a_damaged_file_is_not_swapped_in(server: Server) -> None:
     file = next((server.weights / "other" / "vae").glob("*.safetensors"))
     manifest = server.weights / "other" / "SHA256SUMS"
     manifest.write_text(f"{'ab' * 32}  vae/{file.name}\n")
+    server.wait_ready()
     before = server.readiness()["checkpoints"]
     refused = server.darkroom("swap", MODEL, "other", "--keep")
     manifest.unlink()

@@ -191,6 +191,7 @@ def test_a_grid_is_drawn_again_from_its_sheet(server: Server, tmp_path: Path) ->
 
 
 def test_a_broken_checkpoint_changes_nothing_and_is_explained(server: Server, retrained: Path) -> None:
+    server.wait_ready()
     before, readiness = generate(server), server.readiness()["checkpoints"]
     file = next((retrained / "transformer").glob("*.safetensors"))
     content = file.read_bytes()

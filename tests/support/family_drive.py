@@ -111,6 +111,7 @@ class _Family:
         began = time.monotonic()
         self._operator("reload", {})
         self.driven.reload_s = time.monotonic() - began
+        self.server.wait_ready()
         self._read_card()
         native_px = max(384, int(self._catalog_value("native_area_px") ** 0.5))
         self.size = (47 * native_px // 1024 * 16, 46 * native_px // 1024 * 16)  # odd multiples of 16 for some

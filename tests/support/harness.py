@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 from openai import DefaultHttpxClient, OpenAI
 
+from pipelines.protocol.messages import STILL_TRIED
 from server.accounts import report, results
 from server.accounts.db import Database
 from server.backends.object_storage import open_storage
@@ -145,13 +146,16 @@ class Server:
         answer: dict[str, Any] = httpx.get(f"{self.base}/readyz", headers=headers, timeout=60, trust_env=False).json()
         return answer
 
-    def wait_ready(self) -> None:
+    def wait_ready(self, *, tried: bool = True) -> None:
+        """Wait until it takes calls and, with `tried`, knows all that its checkpoints can do."""
         deadline = time.monotonic() + START_LIMIT_S
         while time.monotonic() < deadline:
             assert self.process is not None
             assert self.process.poll() is None, f"the server ended:\n{self.log}"
             with contextlib.suppress(httpx.HTTPError, FileNotFoundError):  # the admin key is made at the first start
-                if self.readiness()["status"] == "ready":
+                readiness = self.readiness()
+                left = any(STILL_TRIED in each["detail"] for each in readiness["checkpoints"].values())
+                if readiness["status"] == "ready" and not (tried and left):
                     return
             time.sleep(0.1)
         raise AssertionError(f"not ready after {START_LIMIT_S} s:\n{self.log}")

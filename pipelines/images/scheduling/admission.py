@@ -64,7 +64,7 @@ class Admission:
 
     _runs: Collection[Started]  # all that have started
     _drawing: Collection[Started]  # those that still need the device
-    _one_by_one: Collection[WeightsKey]  # weights of which two images at once come out wrong
+    _alone: Sequence[Collection[WeightsKey]]  # weights of which two images at once come out wrong, or were not tried
     _limits: RowLimits
     _held_bytes: int  # that the memory which all hold between turns stays below
 
@@ -117,10 +117,14 @@ class Admission:
         """Return whether other runs keep this image from starting on the checkpoint. Adapters that requests name are
         state of the weights: only runs with the same ones, of the same files, go together. Runs of a checkpoint whose
         components take turns on the device go one after another: two would need two of them at once, or move them at
-        every turn. So do those that warmup has found to disturb each other."""
+        every turn. So do those that warmup has found to disturb each other, or has not tried yet."""
         runtime = loaded.checkpoint.runtime
-        if runtime.offload == "model" or weights_key(row.job.checkpoint) in self._one_by_one:
+        if runtime.offload == "model":
             return loaded.ref_count > 0
+        key = weights_key(row.job.checkpoint)
+        if any(key in alone for alone in self._alone):
+            runs = (run.row for run in self._runs if run.loaded is loaded)
+            return any(not (row.is_check and other.job is row.job) for other in runs)  # which warmup tries at once
         others = [weights_state(run.row.job) for run in self._runs if run.loaded is loaded]
         if any(other != weights_state(row.job) for other in others):
             return True

@@ -160,6 +160,12 @@ class DeviceScheduler:
         with self._lock:
             turn.remaining_s, turn.owed_s = 0.0, math.inf
 
+    def promote(self, turn: DeviceTurn) -> None:
+        """Let a turn of the tier "flex" be one of "default", which others wait for."""
+        with self._lock:
+            turn.tier = "default"
+            self._shares.enter(turn)
+
     def preempt(self, turn: DeviceTurn) -> None:
         """Preempt a turn that waits for its first turn on the device: its `acquire` raises Preempted."""
         with self._lock:

@@ -6,6 +6,7 @@ at the smallest size, and one that fails is withdrawn: its callers get a 400 tha
 check fails, too, if it draws no image (NaN, or one colour), or changes nothing in it.
 """
 
+from collections.abc import AsyncIterator, Container
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -19,15 +20,22 @@ from pipelines.images.drawing.image_checks import (
     why_not_same,
 )
 from pipelines.images.warmup.check_jobs import (
+    GUIDANCE,
+    INPUTS,
     MASK,
+    NEGATIVE_PROMPT,
+    NOT_SQUARE,
+    OPTIONS,
     OTHER_PROMPT,
     REFERENCE,
     TEXT,
+    TWO_PASSES,
     TWO_REFERENCES,
     Check,
     CheckJobs,
     drawn_boxes,
     retry_jobs,
+    scheduler_check,
     with_guidance,
     with_negative_prompt,
     with_second_rotated,
@@ -50,6 +58,16 @@ class ShownImages(NamedTuple):
     images: Images
 
 
+class FirstFound(NamedTuple):
+    """What the first checks have shown: the capabilities, as far as they were tried, the check that was drawn first,
+    and its image, small; then the same in as few steps as give one."""
+
+    capabilities: Capabilities
+    check: Check
+    small: ShownImages
+    short: ShownImages
+
+
 @dataclass(frozen=True, slots=True)
 class CapabilityChecker:
     """Tries a checkpoint. `draw` gives each job an id of its own."""
@@ -64,28 +82,51 @@ class CapabilityChecker:
         return CheckJobs(self.spec, self.multiple_px)
 
     async def find_capabilities(self, announced: Capabilities, *, warmup_native: bool) -> Capabilities:
-        """Return the capabilities that work. The first image is drawn from text, or else from a reference, or from one
-        with a mask; it has the native size if `warmup_native`. Raises CheckpointError if none of them is drawn."""
+        """Return the capabilities that work. Raises CheckpointError where the checkpoint can't serve."""
+        first = await self.find_first(announced, warmup_native=warmup_native)
+        found = [capabilities async for capabilities, _ in self.find_others(first)]
+        return found[-1]
+
+    async def find_first(self, announced: Capabilities, *, warmup_native: bool) -> FirstFound:
+        """Try what every call needs, and what a checkpoint can't serve without: an image, which is another one for
+        another prompt and the same one again. It is drawn from text, or else from a reference, or from one with a mask;
+        it has the native size if `warmup_native`. Raises CheckpointError if none of them is drawn."""
         capabilities, check, first = await self._find_first(announced, native=warmup_native)
         if self.spec.conditioning == "upscale":
-            return await self._try_two(capabilities, first.job, first.images[0])
+            return FirstFound(capabilities, check, first, first)
         small = await self._draw_small(capabilities, first) if warmup_native else first
-        capabilities, shown = await self._try_one_step(capabilities, small)
+        capabilities, short = await self._try_one_step(capabilities, small)
         capabilities = await self._try_again(capabilities, small)
-        capabilities = await self._try_prompt(capabilities, shown, small)
-        short = shown.job
-        capabilities = await self._try_inputs(capabilities, check, small.job, shown)
-        capabilities = await self._try_guidance(capabilities, small)
-        for option in self.jobs.options(capabilities, short):
-            if isinstance(failed := await self.try_job(option.job), str):
-                capabilities = _withdraw(capabilities, option.name, failed, **option.without)
+        capabilities = await self._try_prompt(capabilities, short, small)
+        if self.spec.refined:
+            capabilities = await self._try_options(capabilities, short.job, needed=True)
+        return FirstFound(capabilities, check, small, short)
+
+    async def find_others(self, first: FirstFound) -> AsyncIterator[tuple[Capabilities, frozenset[str]]]:
+        """Try what some calls need, and yield the capabilities with the checks that were tried since the last ones.
+        Raises CheckpointError where the checkpoint can't serve."""
+        capabilities, check, small, short = first
+        if self.spec.conditioning == "upscale":
+            yield await self._try_two(capabilities, small.job, small.images[0]), frozenset({AT_ONCE})
+            return
+        capabilities = await self._try_inputs(capabilities, {NOT_SQUARE}, check, small.job, short)
+        yield capabilities, frozenset({NOT_SQUARE})
         capabilities = await self._try_two(capabilities, small.job, small.images[0])
-        capabilities = await self._try_two_edits(capabilities, check, small.job, short)
+        capabilities = await self._try_inputs(capabilities, INPUTS, check, small.job, short)
+        yield capabilities, INPUTS
+        capabilities = await self._try_two_edits(capabilities, check, small.job, short.job)
+        yield capabilities, frozenset({AT_ONCE})
+        capabilities = await self._try_guidance(capabilities, small)
+        yield capabilities, frozenset({GUIDANCE, NEGATIVE_PROMPT})
+        capabilities = await self._try_options(capabilities, short.job, needed=False)
+        yield capabilities, OPTIONS
         capabilities = await self._try_schedulers(capabilities, small.job)
+        yield capabilities, frozenset(scheduler_check(name) for name in self.spec.schedulers)
         steps = small.job.sampling.steps
-        return await ControlChecker(
+        controls = ControlChecker(
             self.spec, self._images, small.images, small.job, lambda way: self.jobs.with_control(way, steps)
-        ).find(capabilities)
+        )
+        yield await controls.find(capabilities), frozenset()
 
     async def try_job(self, job: ImageJob) -> ShownImages | str:
         """Draw, and return the images, or why they show nothing. Where they do not, more steps and other noise are
@@ -168,11 +209,12 @@ class CapabilityChecker:
         return shown
 
     async def _try_inputs(
-        self, capabilities: Capabilities, first: Check, job: ImageJob, short: ShownImages
+        self, capabilities: Capabilities, names: Container[str], first: Check, job: ImageJob, short: ShownImages
     ) -> Capabilities:
-        """Try references, a mask and another shape. `short` is the first image in as few steps as these."""
+        """Try those of references, a mask and another shape that are named. `short` is the first image in as few steps
+        as these."""
         for check in self.jobs.others(job, short.job):
-            if check.name == first.name or not check.needs(capabilities):
+            if check.name not in names or check.name == first.name or not check.needs(capabilities):
                 continue
             if check.name == REFERENCE and first.name == TEXT:
                 shown = await self._change(check.job, short.images)
@@ -204,7 +246,7 @@ class CapabilityChecker:
             much = with_guidance(before.job, 2 * before.job.sampling.guidance + 3)
             shown = await self._change(much, before.images)
             if isinstance(shown, str):
-                capabilities = _withdraw(capabilities, "guidance", shown, guidance=False)
+                capabilities = _withdraw(capabilities, GUIDANCE, shown, guidance=False)
             else:
                 before = shown
         return await self._try_negative_prompt(capabilities, before) if capabilities.negative_prompt else capabilities
@@ -215,7 +257,7 @@ class CapabilityChecker:
         job = before.job
         shown = await self._change(with_negative_prompt(job), before.images)
         if isinstance(shown, str):
-            return _withdraw(capabilities, "a negative prompt", shown, negative_prompt=False)
+            return _withdraw(capabilities, NEGATIVE_PROMPT, shown, negative_prompt=False)
         if not capabilities.guidance:
             return capabilities
         little = await self.try_job(with_guidance(job, 0.5))
@@ -255,6 +297,16 @@ class CapabilityChecker:
                     capabilities = _withdraw(capabilities, AT_ONCE, f"with {other.name}: {drawn}", at_once=False)
         return capabilities
 
+    async def _try_options(self, capabilities: Capabilities, job: ImageJob, *, needed: bool) -> Capabilities:
+        """Try what else a call may ask for: with `needed` the second pass of models that can't serve without it, else
+        all others."""
+        for option in self.jobs.options(capabilities, job):
+            if needed != (self.spec.refined and option.name == TWO_PASSES):
+                continue
+            if isinstance(failed := await self.try_job(option.job), str):
+                capabilities = _withdraw(capabilities, option.name, failed, **option.without)
+        return capabilities
+
     async def _try_schedulers(self, capabilities: Capabilities, job: ImageJob) -> Capabilities:
         """Try each scheduler that requests may choose, twice: where the checkpoint's own gives the same image from a
         seed, so must each of them. In two steps, since some add no noise in the last."""
@@ -266,7 +318,7 @@ class CapabilityChecker:
                 why = await self._why_others(shown) if capabilities.reproducible else None
             if why is not None:
                 unsupported = (*capabilities.unsupported_schedulers, name)
-                capabilities = _withdraw(capabilities, f"the scheduler {name}", why, unsupported_schedulers=unsupported)
+                capabilities = _withdraw(capabilities, scheduler_check(name), why, unsupported_schedulers=unsupported)
         return capabilities
 
 

@@ -21,8 +21,15 @@ TEXT: Final = "text"
 REFERENCE: Final = "a reference"
 TWO_REFERENCES: Final = "two references"
 MASK: Final = "a mask"
+NOT_SQUARE: Final = "an image that is no square"
 TWO_PASSES: Final = "a second pass"
 ENLARGED: Final = "an enlarged image"
+GUIDANCE: Final = "guidance"
+NEGATIVE_PROMPT: Final = "a negative prompt"
+TRANSPARENT: Final = "a transparent background"
+LONG: Final = "all of a long prompt"
+INPUTS: Final = frozenset({REFERENCE, TWO_REFERENCES, MASK})
+OPTIONS: Final = frozenset({TRANSPARENT, TWO_PASSES, LONG})
 
 
 class Check(NamedTuple):
@@ -66,7 +73,7 @@ class CheckJobs:
         yield Check(REFERENCE, one, {"references": 0}, lambda has: has.references > 0)
         yield Check(TWO_REFERENCES, two, {"references": 1}, lambda has: has.references > 1)
         yield Check(MASK, masked, {"mask": False}, lambda has: has.mask)
-        yield Check("an image that is no square", self._widen(shown), {"any_ratio": False})
+        yield Check(NOT_SQUARE, self._widen(shown), {"any_ratio": False})
 
     def options(self, capabilities: Capabilities, job: ImageJob) -> Iterator[Check]:
         """Yield an image for each of what else a call may ask for: a background; a second pass, which takes some of a
@@ -74,12 +81,12 @@ class CheckJobs:
         up to the longest that the class lets through, which the denoiser need not take."""
         if capabilities.transparent:
             seen_through = replace(job, encoding=replace(job.encoding, background="transparent"))
-            yield Check("a transparent background", seen_through, {"transparent": False})
+            yield Check(TRANSPARENT, seen_through, {"transparent": False})
         if capabilities.second_pass:
             yield Check(TWO_PASSES, self.two_passes(capabilities, job), {"second_pass": False})
         if "chunk" in capabilities.long_prompts:
             long = replace(job, prompt=LONG_PROMPT, sampling=replace(job.sampling, long_prompt="chunk"))
-            yield Check("all of a long prompt", long, {"long_prompts": ("refuse", "tell")})
+            yield Check(LONG, long, {"long_prompts": ("refuse", "tell")})
 
     def with_control(self, way: ControlledWith, steps: int) -> ImageJob:
         """Return a job for a control beside a prompt, a reference or a mask."""
@@ -150,6 +157,11 @@ class CheckJobs:
             time_limit_s=3600,
             controls=() if own is None else (ControlInput(own.name, checkerboard(side_px, side_px), own.strength),),
         )
+
+
+def scheduler_check(name: str) -> str:
+    """Return the name of the check of a scheduler that requests may choose."""
+    return f"the scheduler {name}"
 
 
 def with_guidance(job: ImageJob, scale: float) -> ImageJob:

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any, cast
 
-from pipelines.checkpoints.errors import CheckpointError, MemoryTaken
+from pipelines.checkpoints.errors import CheckpointError, MemoryTaken, NotServed
 from pipelines.protocol.chat import ChatSpec
 from pipelines.protocol.messages import CheckpointState
 from pipelines.worker import Loads
@@ -55,6 +55,13 @@ async def test_a_broken_one_is_not_tried_again() -> None:
     assert [(await told.states.get()).state for _ in range(2)] == ["failed", "loaded"]
     assert asyncio.all_tasks() == {asyncio.current_task()}
     assert engine.tried == [SPEC, OTHER]
+
+
+async def test_nothing_is_told_of_one_that_was_dropped_while_it_was_tried() -> None:
+    engine, told = Engine(NotServed()), Told()
+    await loads(engine, told).load([SPEC, OTHER])
+    assert (await told.states.get()).spec == OTHER
+    assert told.states.empty()
 
 
 async def test_one_that_the_catalog_no_longer_names_is_given_up() -> None:
