@@ -42,7 +42,8 @@ def test_a_refusal_names_the_field(
 
 
 def test_an_overflow_names_both_lengths(chat: Server) -> None:
-    with pytest.raises(openai.BadRequestError, match=rf"maximum context length is {CONTEXT} tokens.* resulted in 6\d\d"):
+    both = rf"maximum context length is {CONTEXT} tokens.* resulted in 6\d\d"
+    with pytest.raises(openai.BadRequestError, match=both):
         chat.openai().chat.completions.create(model="small", messages=LONG)  # type: ignore[arg-type]
 
 
