@@ -7,7 +7,7 @@ import torch
 
 from pipelines.device.driver import Driver, are_hidden, kernel_cards, read_driver
 from pipelines.protocol.engine import NoDevice
-from pipelines.protocol.machine import UNDER_WSL, is_wsl
+from pipelines.protocol.machine import IN_A_CONTAINER, UNDER_WSL, is_wsl
 from pipelines.protocol.messages import DeviceChoice
 
 DRIVER_OF_CUDA: Final = {11: "450", 12: "525", 13: "580"}  # the least, by CUDA's major version
@@ -15,9 +15,6 @@ TOO_OLD: Final = re.compile(r"driver on your system is too old \(found version (
 NUMBERED: Final = re.compile(r"\bError (\d+: .+)")  # what the driver said, behind advice of torch's
 SENTENCE_END: Final = re.compile(r"\.(?:\s+(?=[A-Z])|\s*$)|\n")
 ON_THE_CPU: Final = "DARKROOM_DEVICE=cpu draws on the CPU."
-IN_A_CONTAINER: Final = (
-    "In a container, start it with `--gpus all` (NVIDIA's container toolkit; in Kubernetes, a limit of nvidia.com/gpu)"
-)
 RESTART: Final = "Restart the machine: the driver was upgraded, and the kernel still runs the older one"
 # What CUDA says at its start, and what mends it
 REMEDIES: Final = (
@@ -26,8 +23,8 @@ REMEDIES: Final = (
     ("forward compatibility was attempted on non supported HW",
      "Install a driver for this CUDA on the host: the compatibility libraries of the container don't work with this "
      "GPU"),
-    ("unknown error", "Load the driver's module again (`sudo rmmod nvidia_uvm; sudo modprobe nvidia_uvm`), or restart "
-     "the machine"),
+    ("unknown error", "Stop all that uses a GPU, this server too, and load the driver's module again (`sudo rmmod "
+     "nvidia_uvm; sudo modprobe nvidia_uvm`, which mends a suspend), or restart the machine"),
     ("no NVIDIA driver", f"Install NVIDIA's driver. {IN_A_CONTAINER}"),
     ("no CUDA-capable device", f"CUDA_VISIBLE_DEVICES may name none that is there. {IN_A_CONTAINER}"),
     ("No CUDA GPUs are available", f"CUDA_VISIBLE_DEVICES may name none that is there. {IN_A_CONTAINER}"),

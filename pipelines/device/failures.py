@@ -10,9 +10,11 @@ import torch
 from pipelines.protocol.messages import LOST_DEVICE_EXIT
 from pipelines.protocol.processes import end_process
 
-# Allocation failures that are not torch.OutOfMemoryError: of cuBLAS, cuDNN, a driver call or the host's allocator.
+# Allocation failures that are not torch.OutOfMemoryError: of cuBLAS, cuDNN, a driver call or the host's allocator; and
+# torch's own where it can't ask NVML who has the memory (an instance of a divided GPU, Jetson)
 NO_MEMORY = re.compile(
-    r"out of memory|_STATUS_ALLOC_FAILED|ERROR_OUT_OF_MEMORY|can(no|')t allocate memory", re.IGNORECASE
+    r"out of memory|_ALLOC(ATION)?_FAILED|ERROR_OUT_OF_MEMORY|can(no|')t allocate memory|NVML_SUCCESS == \w+ INTERNAL",
+    re.IGNORECASE,
 )
 DEVICE_ERROR = re.compile(
     r"\b(CUDA|HIP)( driver)? error|Triton Error|\b(CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CUFFT)_\w+|device-side assert|NCCL"

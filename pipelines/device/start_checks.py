@@ -19,12 +19,12 @@ import torch
 
 from pipelines.checkpoints.memory.host_bytes import ALLOCATOR_VARIABLES
 from pipelines.checkpoints.memory.shares import limit_problem
-from pipelines.device.choice import IN_A_CONTAINER, ON_THE_CPU, choose_device, describe
+from pipelines.device.choice import ON_THE_CPU, choose_device, describe
 from pipelines.device.driver import Card, are_hidden, kernel_cards, read_driver
 from pipelines.device.failures import first_line, is_out_of_memory
 from pipelines.device.occupancy import explain_taken
 from pipelines.protocol.engine import NoDevice
-from pipelines.protocol.machine import UNDER_WSL, is_container, is_wsl
+from pipelines.protocol.machine import IN_A_CONTAINER, UNDER_WSL, is_container, is_wsl
 from pipelines.protocol.messages import DeviceChoice
 
 EXPANDABLE, FIXED = "expandable_segments:True", "expandable_segments:False"
@@ -35,6 +35,7 @@ UNSEEN: Final = (
     "No GPU can be seen from this container, so models run on the CPU. Under WSL nothing shows in a container whether "
     "there is one: if there is, start it with `--gpus all`. If not, DARKROOM_DEVICE=cpu hides this line."
 )
+LEAST_BYTES: Final = 2**26  # with so much free, an allocation of nothing fails for another reason
 BUSY: Final = "busy or unavailable"  # what CUDA says of a GPU that another process has for itself
 MODES: Final = {
     pynvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD: "EXCLUSIVE_THREAD",
@@ -131,10 +132,12 @@ def compute_once(device: torch.device) -> str | None:
     try:
         _compute(device)
     except RuntimeError as error:
-        if is_out_of_memory(error):  # another program has it: a load says so
-            _require_context(device, error)
+        is_full = is_out_of_memory(error)
+        if is_full and _free_bytes(device, error) < LEAST_BYTES:  # another program has it: a load says so
             return None
         if BUSY in str(error) or not _leave_segments_off() or not _computes(device):
+            if is_full:
+                return None
             raise NoDevice(f"no GPU can be used: {_why_not(error)} {ON_THE_CPU}") from error
         why = f"fail here ({_first_line(error)})"
         return f"{WITHOUT_SEGMENTS.format(why)} PYTORCH_ALLOC_CONF={FIXED} hides this line."
@@ -146,10 +149,11 @@ def compute_once(device: torch.device) -> str | None:
     return None
 
 
-def _require_context(device: torch.device, error: RuntimeError) -> None:
-    """Raise NoDevice where others have so much of a GPU that CUDA can't even start on it, and name them."""
+def _free_bytes(device: torch.device, error: RuntimeError) -> int:
+    """Return what is free of a GPU. Raises NoDevice where others have so much of it that CUDA can't even start on it,
+    and names them."""
     try:
-        torch.cuda.mem_get_info(device)
+        return torch.cuda.mem_get_info(device)[0]
     except RuntimeError:
         taken = explain_taken(device, torch.cuda.get_device_properties(device).total_memory, 0, 0)
         raise NoDevice(f"no GPU can be used: {_first_line(error)}: {taken}. It is tried again.") from error

@@ -9,6 +9,10 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]  # the folder of `pipelines` and `server`
 STARTERS: Final = ROOT / "server" / "starters"  # setup.py puts it into the wheel
+IN_A_CONTAINER: Final = (
+    "In a container, start it with `--gpus all` (NVIDIA's container toolkit; with Podman, "
+    "`--device nvidia.com/gpu=all`; in Kubernetes, a limit of nvidia.com/gpu)"
+)
 UNDER_WSL: Final = (
     "Under WSL the driver is that of Windows: install it there, remove any that is installed in here (it hides that of "
     "Windows), and restart by `wsl --shutdown`. A container needs `--gpus all` there too."

@@ -31,6 +31,11 @@ NO_MEMORY = [
     RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
     RuntimeError("CUDA driver error: CUDA_ERROR_OUT_OF_MEMORY"),
     RuntimeError("CUDA driver error: out of memory"),
+    RuntimeError(
+        'NVML_SUCCESS == r INTERNAL ASSERT FAILED at "../c10/cuda/CUDACachingAllocator.cpp":838, please report'
+    ),
+    RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+    RuntimeError("cuFFT error: CUFFT_ALLOC_FAILED"),
     RuntimeError("Triton Error [CUDA]: out of memory"),
     RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory: you tried to"),
 ]

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from pipelines.protocol.machine import UNDER_WSL, is_wsl
+from pipelines.protocol.machine import IN_A_CONTAINER, UNDER_WSL, is_wsl
 from pipelines.protocol.python_command import python_command
 from server.backends.engines import largest_weights
 from server.catalog.images import CatalogError, load_catalog
@@ -22,10 +22,7 @@ OF_WINDOWS: Final = Path("/usr/lib/wsl/lib/nvidia-smi")  # under WSL, where serv
 KERNEL_MODULE: Final = Path("/proc/driver/nvidia/version")
 WORKER_CHECKS: Final = "pipelines.device.start_checks"
 MOST_SHOWN: Final = 400  # characters of a command's own words
-HIDDEN: Final = (
-    "the kernel has NVIDIA's driver, and nvidia-smi is not there. In a container, start it with `--gpus all` (NVIDIA's "
-    "container toolkit; in Kubernetes, a limit of nvidia.com/gpu)"
-)
+HIDDEN: Final = f"the kernel has NVIDIA's driver, and nvidia-smi is not there. {IN_A_CONTAINER}"
 CUDA_BUILD: Final = (
     "Install the torch for CUDA in its place: `pip install --force-reinstall torch`, from an index of such builds"
 )

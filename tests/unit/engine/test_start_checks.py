@@ -105,7 +105,7 @@ def test_a_torch_for_cpus_beside_a_card_is_refused(wanted: DeviceChoice, machine
         (TOO_OLD, "NVIDIA's driver 570.86.10 is too old for this torch: it runs CUDA 12.8, and torch"),
         (TOO_OLD, "is built for CUDA 13.0. Install driver 580 or newer, or a torch that is built for CUDA 12."),
         (NOT_READY, "CUDA error 802: system not yet initialized. Start NVIDIA's fabric manager: `sudo systemctl start"),
-        (UNKNOWN, "after program start. Load the driver's module again (`sudo rmmod nvidia_uvm;"),
+        (UNKNOWN, "after program start. Stop all that uses a GPU, this server too, and load the driver's module again"),
         ("a new error of CUDA", "a new error of CUDA. `nvidia-smi` may say more."),
     ],
 )
@@ -316,6 +316,25 @@ def test_a_full_card_is_none_that_can_not_compute(monkeypatch: pytest.MonkeyPatc
     failing(monkeypatch, lambda: True, "CUDA error: out of memory")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (0, 8 * 2**30))
     assert compute_once(CPU) is None
+
+
+def test_an_instance_whose_segments_need_nvml_goes_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch reports that as an allocation that failed, and may not ask NVML about an instance of a divided GPU."""
+    told: list[str] = []
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", told.append)
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (8 * 2**30, 8 * 2**30))
+    failing(
+        monkeypatch, lambda: not told, 'NVML_SUCCESS == r INTERNAL ASSERT FAILED at "CUDACachingAllocator.cpp":1165'
+    )
+    assert "without expandable segments, which fail here (NVML_SUCCESS == r INTERNAL" in str(compute_once(CPU))
+    assert told == ["expandable_segments:False"]
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    told.clear()
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**20, 8 * 2**30))
+    assert compute_once(CPU) is None
+    assert told == []
 
 
 def test_a_card_on_which_cuda_has_no_room_to_start_names_who_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
