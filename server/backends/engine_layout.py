@@ -78,6 +78,9 @@ class EnginesFile(Strict):
     classify: WorkerTable | None = None
 
 
+INSTANCES: Final = "instances of a divided GPU (MIG) have a worker each: CUDA shows a process one of them alone"
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """One worker's devices. `gpus` are none on the CPU, and where the worker looks for a GPU by itself; there `size` is
@@ -116,8 +119,11 @@ def automatic_layout(
         (environment,) = _cpu_environments([size], len(os.sched_getaffinity(0)))
         image = Slot("image", device, size=size, environment=environment)
         return Layout((image,), Slot("chat", device), Slot("classify", device))
-    left, images = list(gpus), list[Slot]()
-    for size in group_sizes(len(gpus), needs):
+    left, images = [gpu for gpu in gpus if not gpu.is_instance], list[Slot]()
+    instances = [gpu for gpu in gpus if gpu.is_instance]
+    sizes = group_sizes(len(left), needs) if left else []
+    left += instances
+    for size in (*sizes, *(1 for _ in instances)):
         taken, left = left[:size], left[size:]
         images.append(_on_gpus("image" if len(gpus) == 1 else f"image-{len(images)}", taken))
     roomy = [gpu for gpu in gpus if others_bytes <= weights_budget(gpu.total_bytes, gpu.total_bytes, 0)]
@@ -187,6 +193,8 @@ def _image_slot(
         if gpu.problem is None and (gpu in found or any(gpu in other.gpus for other in others)):
             errors.append(error_at(path, ("image", index, key), f"{device} has an image worker already"))
         found.append(gpu)
+    if len(found) > 1 and any(gpu.is_instance for gpu in found):
+        errors.append(error_at(path, ("image", index, key), INSTANCES))
     return replace(_on_gpus(name, found), models=models)
 
 

@@ -27,6 +27,11 @@ class Gpu:
     free_bytes: int  # when it was looked at
     problem: str | None = None
 
+    @property
+    def is_instance(self) -> bool:
+        """Return whether this is an instance of a divided GPU, of which CUDA shows a process one alone."""
+        return self.uuid.startswith("MIG-")
+
 
 def list_gpus(visible: str | None) -> list[Gpu]:
     """List the GPUs in the order of nvidia-smi, each with its own problem. `visible` is CUDA_VISIBLE_DEVICES of the

@@ -84,5 +84,5 @@ def _check_encoders(spec: CheckpointSpec, index: dict[str, Any], devices: int) -
 def _wrong_worker(gpus: int, devices: int) -> str:
     return (
         f"runtime.gpus: it takes {gpus} GPUs, and its image worker has {devices}; DARKROOM_ENGINES gives a worker "
-        "several (docs/guides/operating.md)"
+        "several (docs/guides/gpus.md)"
     )

@@ -98,6 +98,20 @@ def test_gpus_are_divided_by_what_checkpoints_take(gpus: int, needs: set[int], s
     assert group_sizes(gpus, needs) == sizes
 
 
+def test_instances_of_a_divided_gpu_have_a_worker_each() -> None:
+    """CUDA shows a process one of them alone."""
+    layout = automatic_layout("auto", [MIG[0], *GPUS[:2], MIG[1]], {1, 2})
+    assert [names(list(slot.gpus)) for slot in layout.images] == [["GPU-0a0", "GPU-1a1"], ["MIG-1"], ["MIG-2"]]
+    assert [names(list(slot.gpus)) for slot in automatic_layout("auto", MIG, {2}).images] == [["MIG-1"], ["MIG-2"]]
+
+
+def test_a_file_can_not_have_one_worker_use_several_instances(tmp_path: Path) -> None:
+    file = tmp_path / "engines.toml"
+    file.write_text('[[image]]\ndevices = ["MIG-1", "MIG-2"]\n')
+    with pytest.raises(StartError, match=r"devices: instances of a divided GPU \(MIG\) have a worker each"):
+        read_layout(file, MIG, MODELS, 8)
+
+
 def test_a_group_sees_its_gpus_and_the_chat_is_beside_the_last() -> None:
     layout = automatic_layout("auto", GPUS, {1, 2})
     assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in layout.images] == ["GPU-0a0,GPU-1a1", "GPU-2a2"]
