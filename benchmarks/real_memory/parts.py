@@ -67,7 +67,7 @@ def _fake() -> Iterator[None]:
         yield
 
 
-def _made(make: Callable[[], Network]) -> Network:
+def made(make: Callable[[], Network]) -> Network:
     torch.set_default_dtype(torch.bfloat16)
     try:
         return make().eval().requires_grad_(False)
@@ -83,14 +83,14 @@ def _tensors(network: Network) -> tuple[Tensor, ...]:
 
 
 def _encoder(encoder: Encoder) -> Part:
-    network = _made(encoder.make)
+    network = made(encoder.make)
     options: dict[str, Any] = {"output_hidden_states": encoder.all_layers}
     ids = torch.zeros(1, encoder.tokens, dtype=torch.long)
     return Part(_tensors(network), {"prompt": peak_bytes(lambda: network(ids, **options))})
 
 
 def _denoiser(checkpoint: RealCheckpoint) -> dict[Quantize, Part]:
-    network = _made(checkpoint.denoiser)
+    network = made(checkpoint.denoiser)
     tensors = _tensors(network)
     found: dict[Quantize, Part] = {"none": Part(tensors, _steps(checkpoint, network))}
     layer = max(tensor.bytes for tensor in tensors)  # float8 makes one at a time bfloat16 again
@@ -112,7 +112,7 @@ def _steps(checkpoint: RealCheckpoint, network: Network) -> dict[str, int]:
 
 
 def _codec(checkpoint: RealCheckpoint) -> Part:
-    network: Any = _made(checkpoint.codec)
+    network: Any = made(checkpoint.codec)
     frames = (1,) if checkpoint.frames else ()
     side = SIDE_PX // CODEC_PX
     latents, pixels = (checkpoint.latent_channels, *frames, side, side), (3, *frames, SIDE_PX, SIDE_PX)

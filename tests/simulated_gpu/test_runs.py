@@ -38,6 +38,7 @@ QUICK = (
     "tests/engines/test_no_numbers.py::test_nan_of_any_part_is_no_image[float16-fp8 by the kernel-eager]",
     "tests/gpu/simulated/test_graphs.py",
     "tests/gpu/simulated/test_host_waits.py",
+    "tests/gpu/simulated/test_launches.py",
     "tests/gpu/simulated/test_options_take_turns.py::test_a_run_meets_the_scheduler_at_every_step[offload group]",
     "tests/gpu/test_failures.py",
     "tests/gpu/test_attention.py",

@@ -127,7 +127,7 @@ def _load(
         split = group.share(denoiser, runtime.parallel)
     merger = None
     if sharing is not None:
-        merger = _merger(denoiser, sharing, runtime, device, pipeline_class)
+        merger = share_passes(denoiser, sharing, runtime, device, pipeline_class)
         elsewhere = [*found.values(), *([] if merger is None else [denoiser])]
         own = [part for part in pipeline.components.values() if all(part is not each for each in elsewhere)]
         _let_runs_take_turns(own, sharing, device, pipeline_class)
@@ -273,7 +273,7 @@ def _to_channels_last(components: dict[str, Any]) -> None:
             part.to(memory_format=torch.channels_last)
 
 
-def _merger(
+def share_passes(
     denoiser: Any, sharing: Sharing, runtime: Runtime, device: torch.device, pipeline_class: type[Any]
 ) -> ForwardMerger | None:
     """Let runs meet in the denoiser, unless it caches steps: those caches work within a pass. Passes become graphs
