@@ -119,6 +119,17 @@ def _opencode(place: Place, prompt: str, goes_on: bool) -> list[str]:
     return [str(place.program / "opencode"), "run", *(["-c"] if goes_on else []), prompt]
 
 
+def _qwen_setup(place: Place) -> Mapping[str, str]:
+    (place.home / ".qwen").mkdir(exist_ok=True)
+    settings = {"security": {"auth": {"selectedType": "openai"}}, "privacy": {"usageStatisticsEnabled": False}}
+    (place.home / ".qwen" / "settings.json").write_text(json.dumps(settings))
+    return {"OPENAI_BASE_URL": f"{place.base}/v1", "OPENAI_API_KEY": place.key, "OPENAI_MODEL": place.model}
+
+
+def _qwen(place: Place, prompt: str, goes_on: bool) -> list[str]:
+    return [str(place.program / "qwen"), "--yolo", *(["--continue"] if goes_on else []), "-p", prompt]
+
+
 def _continue_setup(place: Place) -> Mapping[str, str]:
     model = {"name": "Darkroom", "provider": "openai", "model": place.model, "apiBase": f"{place.base}/v1"}
     model |= {"apiKey": place.key, "roles": ["chat", "edit", "apply"], "capabilities": ["tool_use"]}
@@ -136,9 +147,11 @@ def _continue(place: Place, prompt: str, goes_on: bool) -> list[str]:
 AGENTS = (
     Agent("Claude Code", "@anthropic-ai/claude-code", "2.1.332", "Bash", {"command": SHELL, "description": "Say hello"},
           _claude_setup, _claude),
-    Agent("Codex CLI", "@openai/codex", "0.169.0", "exec_command", {"cmd": SHELL}, _codex_setup, _codex),
+    Agent("Codex CLI", "@openai/codex", "0.171.0", "exec_command", {"cmd": SHELL}, _codex_setup, _codex),
     Agent("Gemini CLI", "@google/gemini-cli", "0.61.0", "run_shell_command", {"command": SHELL}, _gemini_setup,
           _gemini),
+    Agent("Qwen Code", "@qwen-code/qwen-code", "0.24.4", "run_shell_command",
+          {"command": SHELL, "is_background": False}, _qwen_setup, _qwen),
     Agent("opencode", "opencode-ai", "1.18.33", "bash", {"command": SHELL},
           _opencode_setup, _opencode),
     Agent("Continue", "@continuedev/cli", "1.5.47", "Bash", {"command": SHELL}, _continue_setup, _continue),
@@ -170,18 +183,22 @@ def model_of(agent: Agent) -> str:
 
 
 @contextmanager
-def agents_server(home: Path, agents: tuple[Agent, ...]) -> Iterator[Server]:
-    """Run a server with a scripted model for each agent, and `large`, which another server answers."""
+def agents_server(home: Path, agents: tuple[Agent, ...], context: int | None = None) -> Iterator[Server]:
+    """Run a server with a scripted model for each agent, and `large`, which another server answers. `context` is what
+    each model reads at most."""
     weights, configs = home / "weights", home / "model_configs"
     shutil.copytree(REPOSITORY / "model_configs", configs)
     tables = []
     for agent in agents:
         make_scripted(weights / model_of(agent), agent.tool, agent.arguments, ANSWER)
-        tables.append(f'[[models]]\nname = "{model_of(agent)}"\ncheckpoint = "{model_of(agent)}"\ntools = true\n')
+        bound = f"context = {context}\n" if context else ""
+        tables.append(
+            f'[[models]]\nname = "{model_of(agent)}"\ncheckpoint = "{model_of(agent)}"\ntools = true\n{bound}'
+        )
     for starter in ("starter-alpha", "starter-beta"):
         (weights / starter).mkdir(parents=True)
     calls = {agent.tool: dict(agent.arguments) for agent in agents if agent is not READS_PDF}
-    with scripted_upstream(calls, ANSWER) as (address, _):
+    with scripted_upstream(calls, ANSWER, context) as (address, _):
         tables.append(f'[[models]]\nname = "{UPSTREAM}"\nupstream = "{address}"\n')
         (configs / "chat.toml").write_text("\n".join([f'default = "{model_of(agents[0])}"\n', *tables]))
         server = Server(home / "server", weights, configs, {"preload": "false"}).start()
@@ -209,10 +226,10 @@ def drive(agent: Agent, model: str, server: Server, program: Path, folder: Path)
     (work / "a.pdf").write_bytes(PDF)
     with recording_proxy(server.port) as (base, seen):
         place = Place(home, work, program, base, server.key, model)
-        own = {"PATH": os.environ["PATH"], "HOME": str(home), "NO_COLOR": "1", **agent.set_up(place)}
+        own = environment_of(agent, place)
         for goes_on in (False, True):
             command = agent.command(place, "Say hello by the tool", goes_on)
-            ended = _call(command, own, work)
+            ended = run_agent(command, own, work)
             turns.append(ended.returncode == 0 and ANSWER in ended.stdout)
             told.append(ended.stdout + ended.stderr)
     made = work / MADE
@@ -221,7 +238,12 @@ def drive(agent: Agent, model: str, server: Server, program: Path, folder: Path)
     return Session(agent, model, tuple(turns), ran, tuple(seen), time.monotonic() - began, "\n".join(told))
 
 
-def _call(command: list[str], environment: Mapping[str, str], work: Path) -> "subprocess.CompletedProcess[str]":
+def environment_of(agent: Agent, place: Place) -> Mapping[str, str]:
+    """Write the agent's settings, and return the variables that it is run with."""
+    return {"PATH": os.environ["PATH"], "HOME": str(place.home), "NO_COLOR": "1", **agent.set_up(place)}
+
+
+def run_agent(command: list[str], environment: Mapping[str, str], work: Path) -> "subprocess.CompletedProcess[str]":
     """Run an agent to its end, or to the time limit."""
     try:
         return subprocess.run(

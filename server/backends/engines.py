@@ -25,6 +25,7 @@ from server.backends.engine_layout import Layout, Slot, automatic_layout, read_l
 from server.backends.gpus import list_gpus
 from server.backends.transport import Launcher
 from server.backends.upstream import UpstreamClient
+from server.backends.upstream_contexts import UpstreamContexts
 from server.backends.worker_pool import WorkerPool
 from server.catalog.images import Catalog
 from server.errors import StartError
@@ -46,6 +47,7 @@ class Engines:
     chat: EngineHost[ChatJob | CountJob, ChatEvent]  # started only if the catalog has local chat models
     classify: EngineHost[ClassifyJob, ClassifyEvent]  # started only if the policy has classifiers
     upstreams: UpstreamClient
+    upstream_contexts: UpstreamContexts
     decoders: DecoderPool
     cluster: "RayCluster | None" = None
 
@@ -89,7 +91,7 @@ def build_engines(
     except CheckpointError as error:
         raise StartError(str(error)) from error
     chat = _chat(settings, layout.chat, catalog, cluster)
-    return Engines(worker_pool, chat, classify, upstreams, decoders, cluster)
+    return Engines(worker_pool, chat, classify, upstreams, UpstreamContexts(upstreams), decoders, cluster)
 
 
 def _layout(settings: Settings, catalog: Catalog, classifiers: Sequence[ClassifierSpec]) -> Layout:

@@ -1,6 +1,7 @@
 """Errors as HTTP answers, in the shape of the protocol whose URL was called."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,15 +10,22 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from server.errors import ApiError, NotFound
-from server.http.dialect import find_dialect
+from server.http.dialect import find_client, find_dialect
 from server.telemetry.call_trace import current_trace
 
 ERROR_CODE = "darkroom.error_code"  # in the scope of a request that was answered with an error
 
 
+UNSERVED = frozenset({"unknown_url", "unsupported_endpoint"})  # codes of URLs that no protocol has here
+SHARED = re.compile(r"/v1/models(/|$)")  # URLs that more than one protocol has here
+
+
 def error_answer(scope: Scope, error: ApiError) -> tuple[int, Mapping[str, Any]]:
-    """Return the status and the body of the answer to this request."""
+    """Return the status and the body of the answer to this request: in the shape of the URL's protocol, or of the
+    client's where the URL does not say which."""
     dialect = find_dialect(scope, scope["path"])
+    if dialect is None and (error.code in UNSERVED or SHARED.match(scope["path"])):
+        dialect = find_client(scope)
     return dialect.error_answer(error) if dialect else (error.status, error.body())
 
 

@@ -80,7 +80,8 @@ class ModelCard(Answer):
 
 class ChatCard(Answer):
     """A chat model. Values that are not known here are null: `tools`, `vision` and `defaults` (the sampling of requests
-    that don't say) of an upstream's model, and until it is loaded `max_model_len` (prompt and answer, in tokens),
+    that don't say) of an upstream's model, and until it is loaded `max_model_len` (prompt and answer, in tokens; an
+    upstream's is what its own list says; `context_length` and `max_input_tokens` are other clients' names for it),
     `batched`, whether several answers are written at once (`why_not_batched` says why they are not), and `notes`, on
     what its files lack."""
 
@@ -95,6 +96,8 @@ class ChatCard(Answer):
     tools: bool | None
     vision: bool | None
     max_model_len: int | None
+    context_length: int | None
+    max_input_tokens: int | None
     batched: bool | None
     why_not_batched: str | None
     notes: list[str] | None

@@ -3,8 +3,9 @@
 import re
 
 from server.dialects.anthropic.errors import error_answer
+from server.dialects.anthropic.models import model_info, model_page
 from server.dialects.anthropic.routes import router
-from server.http.dialect import Dialect
+from server.http.dialect import Dialect, ModelShapes
 
 ANTHROPIC = Dialect(
     vendor="Anthropic",
@@ -13,4 +14,6 @@ ANTHROPIC = Dialect(
     error_answer=error_answer,
     key_headers=("x-api-key",),
     request_id_header="request-id",
+    client_headers=("anthropic-version", "x-api-key"),
+    models=ModelShapes(one=model_info, page=model_page),
 )

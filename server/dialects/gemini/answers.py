@@ -96,23 +96,6 @@ class TotalTokens(TypedDict):
     totalTokens: int
 
 
-class GeminiCard(TypedDict):
-    """A model, as that protocol lists it."""
-
-    name: str
-    version: str
-    displayName: str
-    description: str
-    supportedGenerationMethods: list[str]
-
-
-class GeminiCards(TypedDict):
-    """A page of models."""
-
-    models: list[GeminiCard]
-    nextPageToken: NotRequired[str]
-
-
 class CandidateWriter:
     """From events to chunks of the answer. A call is written whole, when it is complete."""
 

@@ -3,8 +3,9 @@
 import re
 
 from server.dialects.gemini.errors import error_answer
+from server.dialects.gemini.models import gemini_card, gemini_cards
 from server.dialects.gemini.routes import refusals, router, stable
-from server.http.dialect import Dialect
+from server.http.dialect import Dialect, ModelShapes
 
 GEMINI = Dialect(
     vendor="Google",
@@ -13,4 +14,6 @@ GEMINI = Dialect(
     error_answer=error_answer,
     key_headers=("x-goog-api-key",),
     key_query=("/v1beta/", "key"),
+    client_headers=("x-goog-api-key", "x-goog-api-client"),
+    models=ModelShapes(one=gemini_card, page=gemini_cards),
 )

@@ -10,23 +10,21 @@ from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response
 
 from server.accounts.keys import Key
-from server.catalog.chat import ChatModel
-from server.catalog.images import Catalog, ImageModel
+from server.catalog.images import Catalog
 from server.dialects.gemini import examples
 from server.dialects.gemini.answers import (
     CandidateWriter,
-    GeminiCard,
-    GeminiCards,
     GenerateAnswer,
     TotalTokens,
     collect,
 )
 from server.dialects.gemini.errors import GeminiError, error_answer
 from server.dialects.gemini.history import drawn_images, readable_contents
+from server.dialects.gemini.models import GeminiCard, GeminiCards, gemini_card, gemini_cards
 from server.dialects.gemini.request import FIELDS, asks_for_image, ignored_fields, to_chat, without_unsupported
 from server.dialects.gemini.schema import CountTokensBody, GenerateBody
-from server.errors import BadRequest, ModelNotFound
-from server.flows.admission import find_chat_model, unknown_model
+from server.errors import BadRequest
+from server.flows.admission import find_chat_model
 from server.flows.chat.completion import CompletionWriter
 from server.flows.chat.events import AnswerEvent
 from server.flows.chat.source import ChatCall
@@ -36,6 +34,7 @@ from server.http.chat_delivery import Protocol, Write, answer_chat, write_each
 from server.http.chat_images import ImageCall, image_response
 from server.http.deps import Caller, ServicesDep
 from server.http.errors import refuse, refuse_endpoints
+from server.http.model_cards import find_card, list_cards
 from server.http.openapi import (
     IDEMPOTENCY_KEY,
     KEEPALIVE,
@@ -91,14 +90,12 @@ UNSUPPORTED_ACTIONS = (
     response_description="The models.",
     responses=errors_as(GeminiError, (401, 500, 503)),
 )
-async def list_models(_: Caller, services: ServicesDep) -> GeminiCards:
+async def list_models(request: Request, _: Caller, services: ServicesDep) -> GeminiCards:
     """List models for Google's clients.
 
     Lists every model of the catalog as Google's API does.
     """
-    catalog = services.served.catalog.current
-    images, chats = catalog.models.values(), catalog.chat.models.values()
-    return {"models": [*map(_card, images), *map(_card, chats)]}
+    return gemini_cards(await list_cards(services), request.query_params)
 
 
 @router.post(
@@ -179,11 +176,7 @@ async def show_model(model: ModelName, _: Caller, services: ServicesDep) -> Gemi
 
     Returns one model, by its name or an alias, as Google's API does.
     """
-    catalog = services.served.catalog.current
-    found = catalog.find(model) or catalog.chat.find(model)
-    if found is None:
-        raise ModelNotFound(model, unknown_model(model, (*catalog.names, *catalog.chat.names)))
-    return _card(found)
+    return gemini_card(await find_card(services, model))
 
 
 # Google's newer clients leave out the "beta" where no version is set.
@@ -254,15 +247,3 @@ def _protocol(as_array: bool, writer: CompletionWriter) -> Protocol:
 def _chat_name(catalog: Catalog, name: str) -> str | None:
     """Return the name of the chat model that answers; None, which is the default, for an image model's."""
     return None if catalog.chat.find(name) is None and catalog.find(name) is not None else name
-
-
-def _card(model: ImageModel | ChatModel) -> GeminiCard:
-    chats = isinstance(model, ChatModel)
-    methods = ["generateContent", "streamGenerateContent", *(["countTokens"] if chats else [])]
-    return {
-        "name": f"models/{model.name}",
-        "version": "1",
-        "displayName": model.name,
-        "description": "A chat model." if isinstance(model, ChatModel) else f"An image model ({model.tier}).",
-        "supportedGenerationMethods": methods,
-    }

@@ -8,9 +8,13 @@ import pytest
 from server.errors import (
     ApiError,
     BadRequest,
+    ContextExceeded,
     EngineFailure,
+    ModelNotFound,
     ModerationBlocked,
     Overloaded,
+    QuotaExceeded,
+    RateLimited,
     ReplayedError,
     TooLarge,
     Unauthorized,
@@ -46,7 +50,73 @@ def test_each_protocol_has_its_own_names(error: ApiError, kind: str, status: str
     assert (message["type"], message["error"]["type"]) == ("error", kind)
     for version in ("v1beta", "v1"):
         google = error_body(f"/{version}/models/x:generateContent", error)["error"]
-        assert (google["code"], google["status"], google["message"]) == (error.status, status, error.message)
+        assert (google["code"], google["status"]) == (error.status, status)
+        assert google["message"].endswith(error.message)
+
+
+LONG = ContextExceeded("Ours.", tokens=46_067, context=45_000)
+
+
+@pytest.mark.parametrize(
+    ("error", "anthropic", "google"),
+    [
+        (
+            LONG,
+            (400, "invalid_request_error", "prompt is too long: 46067 tokens > 45000 maximum. Ours."),
+            (400, "The input token count (46067) exceeds the maximum number of tokens allowed (45000). Ours."),
+        ),
+        (
+            ContextExceeded("Ours."),
+            (400, "invalid_request_error", "prompt is too long. Ours."),
+            (400, "The input token count exceeds the maximum number of tokens allowed. Ours."),
+        ),
+        (
+            ContextExceeded("Ours.", tokens=7, context=8),  # it fits, beside no answer
+            (400, "invalid_request_error", "prompt is too long. Ours."),
+            (400, "The input token count exceeds the maximum number of tokens allowed (8). Ours."),
+        ),
+        (
+            Unauthorized("Ours.", code="invalid_api_key"),
+            (401, "authentication_error", "invalid x-api-key. Ours."),
+            (401, "API key not valid. Please pass a valid API key. Ours."),
+        ),
+        (
+            ModelNotFound("gone", "Ours."),
+            (404, "not_found_error", "model: gone. Ours."),
+            (404, "models/gone is not found for API version v1beta. Ours."),
+        ),
+        (
+            TooLarge("Ours."),
+            (413, "request_too_large", "Request exceeds the maximum size. Ours."),
+            (413, "Request payload size exceeds the limit. Ours."),
+        ),
+        (RateLimited("Ours.", 7), (429, "rate_limit_error", "Ours."), (429, "Ours.")),
+        (
+            QuotaExceeded("Ours."),
+            (402, "billing_error", "Your credit balance is too low. Ours."),
+            (429, "You exceeded your current quota, please check your plan and billing details (limit: 0). Ours."),
+        ),
+        (
+            Overloaded("Ours.", 3),
+            (529, "overloaded_error", "Overloaded. Ours."),
+            (503, "The model is overloaded. Please try again later. Ours."),
+        ),
+    ],
+)
+def test_what_clients_act_on_has_the_clients_words(
+    error: ApiError, anthropic: tuple[int, str, str], google: tuple[int, str]
+) -> None:
+    status, message = error_answer({"path": "/v1/messages", "app": APP}, error)
+    assert (status, message["error"]["type"], message["error"]["message"]) == anthropic
+    status, body = error_answer({"path": "/v1beta/models/x:generateContent", "app": APP}, error)
+    assert (status, body["error"]["message"]) == google
+    assert body["error"]["code"] == status
+    assert error_answer({"path": "/v1/chat/completions", "app": APP}, error) == (error.status, error.body())
+
+
+def test_googles_clients_are_told_when_to_come_back() -> None:
+    details = error_body("/v1beta/models/x:generateContent", RateLimited("?", 7))["error"]["details"]
+    assert details[1] == {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "7s"}
 
 
 def test_the_field_and_the_code_are_told_in_every_protocol() -> None:
@@ -71,7 +141,7 @@ async def test_what_is_refused_before_its_route_has_that_shape_too() -> None:
 
     await send_error(Overloaded("full", 3), {"type": "http", "path": "/v1/messages", "app": APP}, receive, send)
     start, body = sent
-    assert start["status"] == 503
+    assert start["status"] == 529
     assert (b"retry-after", b"3") in start["headers"]
     assert b'"overloaded_error"' in body["body"]
 
