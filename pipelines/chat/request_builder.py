@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from pipelines.chat.encoding import (
     Conversation,
@@ -16,10 +17,12 @@ from pipelines.chat.grammars.building import Grammar, build_grammar, has_structu
 from pipelines.chat.grammars.constraints import Constraint
 from pipelines.chat.loading.checkpoint import ChatCheckpoint
 from pipelines.chat.preparation import LIMIT_S, TookTooLong
-from pipelines.chat.prompts.thinking import OFF, asks_to_think, unused_options
+from pipelines.chat.prompts.template_traits import TemplateTraits
+from pipelines.chat.prompts.thinking import BUDGET, OFF, asks_to_think, thinking_budget, unused_options
 from pipelines.chat.steps.detokenize import ChoiceOutput
 from pipelines.chat.steps.sampling import SamplerState
 from pipelines.chat.steps.sequence import Request, Sequence
+from pipelines.chat.steps.thinking_budget import ThinkingBudget
 from pipelines.chat.syntax.calls import CallFormat, ParserFields
 from pipelines.chat.syntax.output_parser import OutputParser
 from pipelines.chat.syntax.output_syntax import marker_text
@@ -36,11 +39,15 @@ def build_sequences(
     messages = template_messages(checkpoint, job.messages, job.images)
     conversation = Conversation(messages, tools, job.template_options)
     traits = template_use(checkpoint, conversation).traits
-    unused = unused_options(job.template_options, traits)
+    tokens = job.thinking_budget if job.thinking_budget is not None else thinking_budget(job.template_options, traits)
+    budget = _budget(checkpoint, tokens)
+    unused = unused_options(job.template_options, traits, held=budget is not None)
+    options = {**_thinking_options(job, traits), **job.template_options}
+    conversation = replace(conversation, options=options)
     asks = asks_to_think(job.template_options)
     # where all of the output is prescribed, a model thinks first if it is asked to, in a syntax that the grammar knows
     if has_structured_output(job) and not (asks and checkpoint.syntax.thoughts):
-        conversation = replace(conversation, options={**job.template_options, **OFF})
+        conversation = replace(conversation, options={**options, **OFF})
         unused += asks if traits.switch else ()
     prompt = fit_prompt(checkpoint, conversation, truncate=job.truncate)
     prompt_text = checkpoint.tokenizer.decode(prompt.tokens) if checkpoint.syntax.has_regions or tools else ""
@@ -55,13 +62,33 @@ def build_sequences(
     request = Request(job, checkpoint, prompt.tokens, prompt.inputs, emit, open_choices=job.n)
     max_new_tokens = min(job.max_tokens, checkpoint.context - len(prompt.tokens))
     sequences = [_sequence(request, choice, max_new_tokens, constraint, prompt_text) for choice in range(job.n)]
+    for sequence in sequences:
+        sequence.budget = budget and budget.copied()
     dropped = len(messages) - len(prompt.messages)
     unread = unread_thoughts(checkpoint, conversation, prompt)
     ignored = tuple(f"messages[{index}].reasoning_content" for index in unread)
     ignored += grammar.unenforced if grammar else ()
+    ignored += ("thinking_token_budget",) if job.thinking_budget is not None and budget is None else ()
     if tools and checkpoint.syntax.is_unknown and job.tool_choice != "required":
         ignored += ("tools (calls of this model come as text: its syntax is not known)",)
     return sequences, Admitted(len(prompt.tokens), dropped, unused, ignored)
+
+
+def _thinking_options(job: ChatJob, traits: TemplateTraits) -> dict[str, Any]:
+    """Return the variables by which a template tells the model the request's budget of thoughts."""
+    if job.thinking_budget == 0:
+        return dict(OFF)
+    told = job.thinking_budget is not None and BUDGET in traits.variables
+    return {BUDGET: job.thinking_budget} if told else {}
+
+
+def _budget(checkpoint: ChatCheckpoint, tokens: int | None) -> ThinkingBudget | None:
+    """Return the budget of thoughts of so many tokens; None where there is none, or thoughts are not known."""
+    ends = checkpoint.syntax.thought_ends
+    if tokens is None or ends is None:
+        return None
+    words, mark, again = (checkpoint.tokens.encode(text) for text in ends)
+    return ThinkingBudget.of(tokens, words, mark, again)
 
 
 def count_prompt_tokens(checkpoint: ChatCheckpoint, job: CountJob, emit: Callable[[ChatEvent], None]) -> int:
@@ -98,7 +125,8 @@ def _sequence(
     sampler = SamplerState(sampling, job.seed + choice, logprobs, ends, seen)
     own = constraint.copied() if constraint else None
     output = _output(request, choice, prompt_text)
-    return Sequence(request, choice, sampler, output, own, max_new_tokens, list(request.prompt))
+    output.max_string = job.checkpoint.max_string if own else None
+    return Sequence(request, choice, sampler, output, own, max_new_tokens, tokens=list(request.prompt))
 
 
 def _output(request: Request, choice: int, prompt_text: str) -> ChoiceOutput:

@@ -37,7 +37,7 @@ class ChatSpec:
     vision: bool = False
     context: int | None = None  # prompt and answer, in tokens; None: the model's own maximum
     max_batch: int = 32  # sequences that decode together
-    max_string: int = 20_000  # characters of a string that a schema does not bound
+    max_string: int | None = None  # characters of a string that a schema does not bound; None: any number
     dtype: Dtype = "auto"  # bfloat16 on a GPU, float32 on a CPU
     quantize: Quantize = "none"  # its weights while they are loaded: "int8", "int4" or "nf4"
     syntax: str | None = None  # how it writes thoughts and calls, by its name in the table; None: found out
@@ -113,6 +113,7 @@ class ChatJob:
     top_logprobs: int = 0
     truncate: bool = False  # drop whole turns, the oldest first, until the rest fits; otherwise fail
     template_options: Mapping[str, Any] = field(default_factory=dict)  # further variables of the chat template
+    thinking_budget: int | None = None  # tokens of thoughts; 0: none; None: what the effort or the model says
     strict_tools: frozenset[str] = frozenset()  # whose schemas are enforced whole, or the request is invalid
     input_grammars: Mapping[str, str] = field(default_factory=dict)  # tool -> Lark grammar of its argument `input`
     cache_scope: str = ""  # jobs of one scope use what others of it have computed of the same beginning

@@ -57,8 +57,9 @@ class ChatTable(Strict):
     """Tokens of prompt and answer together; if unset, the model's own limit."""
     max_batch: Annotated[int, Field(ge=1, le=1024)] = 32
     """Most answers that are decoded in one batch."""
-    max_string: Annotated[int, Field(ge=16, le=100_000)] = 20_000
-    """Characters at which a string in JSON ends if its schema has no bound."""
+    max_string: Annotated[int, Field(ge=16, le=100_000)] | None = None
+    """Characters at which a string in JSON ends if its schema has no bound, for a weak model that ends none. An answer
+    with such a string says that it was cut."""
     dtype: Dtype = "auto"
     """Number format of weights, as in `[runtime]`."""
     quantize: Literal["none", "int8", "int4", "nf4"] = "none"

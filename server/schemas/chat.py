@@ -15,6 +15,7 @@ from server.schemas.extra_fields import (
     OrNone,
     RepetitionPenalty,
     TemplateOptions,
+    ThinkingBudget,
     TopK,
 )
 
@@ -232,6 +233,7 @@ class ChatBody(HostedFields):
     stop_token_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=64)] = Field(default_factory=list)
     reasoning_effort: str | None = None  # this and `verbosity` are for templates that know them
     verbosity: str | None = None
+    thinking_token_budget: ThinkingBudget = None  # tokens of thoughts, as vLLM calls it
     chat_template_kwargs: TemplateOptions = Field(default_factory=dict)
     documents: list[dict[str, Any]] | None = None  # for templates that show texts to answer from
     modalities: list[Literal["text", "image"]] = Field(default_factory=list)  # with "image", the answer has an image

@@ -114,6 +114,10 @@ def _template_options(value: object) -> object:
 # -1 is vLLM's for all tokens, and LM Studio's and llama.cpp's for no limit
 TopK = Annotated[int, BeforeValidator(lambda value: 0 if value == -1 else value), Field(ge=0)]
 MaxTokens = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(lambda value: None if value == -1 else value)]
+# -1 is Google's for a budget that the model chooses, 0 is none
+ThinkingBudget = Annotated[
+    Annotated[int, Field(ge=0)] | None, BeforeValidator(lambda value: None if value == -1 else value)
+]
 MinP = Annotated[float, Field(ge=0, le=1)]
 RepetitionPenalty = Annotated[float, Field(gt=0, le=10)]
 TemplateOptions = Annotated[dict[str, Any], BeforeValidator(_template_options), Field(max_length=32)]

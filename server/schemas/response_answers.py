@@ -79,13 +79,15 @@ class ReasoningPart(TypedDict):
 
 
 class ReasoningOutput(TypedDict):
-    """The reasoning before an answer."""
+    """The reasoning before an answer. `encrypted_content` is there if the request includes it: the text once more, for
+    clients that keep and send nothing else."""
 
     id: str
     type: Literal["reasoning"]
     status: NotRequired[ItemStatus]
     summary: list[dict[str, Any]]
     content: list[ReasoningPart]
+    encrypted_content: NotRequired[str]
 
 
 class ImageCall(TypedDict):

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, Tag
 
 from server.schemas.chat import MAX_TOOLS
 from server.schemas.chat_messages import TEXT_OR_PARTS, BoundedText, LenientModel, Text
-from server.schemas.extra_fields import HostedFields, MinP, RepetitionPenalty, TemplateOptions, TopK
+from server.schemas.extra_fields import HostedFields, MinP, RepetitionPenalty, TemplateOptions, ThinkingBudget, TopK
 from server.schemas.response_items import Item
 from server.schemas.response_tools import Tool, ToolChoice
 
@@ -124,6 +124,7 @@ class ResponseBody(HostedFields):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     text: TextOptions = Field(default_factory=TextOptions)
     reasoning: Reasoning | None = None
+    thinking_token_budget: ThinkingBudget = None
     top_k: TopK = 0
     min_p: MinP = 0.0
     repetition_penalty: RepetitionPenalty = 1.0

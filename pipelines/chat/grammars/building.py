@@ -36,7 +36,6 @@ EXCERPT: Final = re.compile(r"^ *\d+ \|", re.MULTILINE)  # of the grammar, in th
 @dataclass(frozen=True, slots=True)
 class Grammar:
     text: str
-    has_text: bool = False  # free text is part of it: output that could end here is not therefore complete
     endings: tuple[str, ...] = ()  # texts that end thoughts, strings without quotes, and lists of calls
     unenforced: tuple[str, ...] = ()  # paths of the keywords of tools' schemas that it does not enforce
 
@@ -74,27 +73,25 @@ def build_grammar(
         either = _grammar(rules, syntax, f"{rules.add(required)} | {rules.add(value)}", inputs)
         return replace(either, unenforced=calls.unenforced())
     text = harmony.text_or_call(calls) if syntax.is_harmony else _thinking_or(rules, syntax, thoughts, calls)
-    return replace(_grammar(rules, syntax, text, inputs, has_text=True), unenforced=calls.unenforced())
+    return replace(_grammar(rules, syntax, text, inputs), unenforced=calls.unenforced())
 
 
-def _grammar(
-    rules: Rules, syntax: OutputSyntax, start: str, inputs: Mapping[str, str], *, has_text: bool = False
-) -> Grammar:
-    return Grammar(_lark(f"start: {start}", *rules.lines, **inputs), has_text, _channel_endings(syntax))
+def _grammar(rules: Rules, syntax: OutputSyntax, start: str, inputs: Mapping[str, str]) -> Grammar:
+    return Grammar(_lark(f"start: {start}", *rules.lines, **inputs), _channel_endings(syntax))
 
 
 def _channel_endings(syntax: OutputSyntax) -> tuple[str, ...]:
     if syntax.is_harmony:
         return (
-            "<|end|><|start|>assistant<|channel|>final<|message|>",
-            "<|end|>",
+            harmony.THOUGHT_END + harmony.ANSWER,
+            harmony.THOUGHT_END,
             "<|channel|>commentary to=functions.",
         )
     own = (syntax.thoughts.closing,) if syntax.thoughts else ()
     if syntax.calls is None:
         return own
     marks = tuple(mark for mark in (syntax.calls.outer_end, syntax.calls.end) if mark)
-    return own + syntax.calls.arguments.endings() + marks
+    return own + syntax.calls.arguments.endings(syntax.calls.tail or syntax.calls.end) + marks
 
 
 def _value(rules: Rules, syntax: OutputSyntax, thoughts: ThoughtState, value: str) -> str:

@@ -34,7 +34,6 @@ class Constraint:
         self._matcher = LLMatcher(table.grammar, grammar.text, limits=LIMITS)
         if error := self._matcher.get_error():
             raise RuntimeError(f"the grammar is wrong: {error}")
-        self._has_text = grammar.has_text
         self._endings = [table.grammar.tokenize_str(text) for text in grammar.endings]
         self._check_at = 4 * MAX_PATH  # the closing path is computed next when so many tokens remain
         self._longest_path = 0  # so far
@@ -51,11 +50,6 @@ class Constraint:
         """Return whether the output has ended, so that nothing more may come."""
         return bool(self._matcher.is_stopped())
 
-    @property
-    def satisfied(self) -> bool:
-        """Return whether the output may end here, since the required value is there."""
-        return not self._has_text and self._matcher.is_accepting()
-
     def near_limit(self, remaining: int) -> bool:
         """Return whether the next token has to be checked by `closing_token`, with so many tokens left."""
         return remaining <= self._check_at
@@ -67,8 +61,10 @@ class Constraint:
     def closing_token(self, token: int, remaining: int) -> int | None:
         """Return another token, where this one would leave too few to close the value; else None. Needed only when
         `near_limit`."""
+        if token in self._table.eos_ids:
+            return None
         ahead = self._matcher.deep_copy()
-        if token not in self._table.eos_ids and ahead.consume_token(token):
+        if ahead.consume_token(token):
             path = path_to_end(self._table.grammar, ahead, self._endings)
             if path is not None and len(path) < remaining:
                 self._longest_path = max(self._longest_path, len(path))

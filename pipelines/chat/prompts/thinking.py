@@ -8,6 +8,8 @@ from pipelines.chat.prompts.template_traits import LEVELS, SWITCHES, USUAL_LEVEL
 OFF: Final[Mapping[str, Any]] = {"enable_thinking": False}
 ASKS: Final = ("enable_thinking", "thinking")  # by which requests switch it
 EFFORT: Final = "reasoning_effort"
+BUDGET: Final = "thinking_budget"  # the variable of templates that tell it
+BUDGETS: Final[Mapping[str, int]] = {"minimal": 512, "low": 1024, "medium": 8192}  # tokens of thoughts
 
 
 def template_variables(options: Mapping[str, Any], traits: TemplateTraits) -> dict[str, Any]:
@@ -30,10 +32,20 @@ def template_variables(options: Mapping[str, Any], traits: TemplateTraits) -> di
     return variables
 
 
-def unused_options(options: Mapping[str, Any], traits: TemplateTraits) -> tuple[str, ...]:
-    """Return the options that change nothing with this template."""
+def thinking_budget(options: Mapping[str, Any], traits: TemplateTraits) -> int | None:
+    """Return the tokens that a request's options leave for thoughts, where the template does not tell the model: none
+    if it asks for none, and few for a low effort. None leaves it to the model."""
+    if _asks_for_thoughts(options) is False or options.get(EFFORT) == LEVELS[0]:
+        return 0
+    effort = options.get(EFFORT)
+    return BUDGETS.get(effort) if isinstance(effort, str) and not traits.effort else None
+
+
+def unused_options(options: Mapping[str, Any], traits: TemplateTraits, *, held: bool = False) -> tuple[str, ...]:
+    """Return the options that change nothing with this template. `held`: the engine holds thoughts to a budget of
+    them."""
     known = set(traits.variables)
-    if traits.switch or traits.effort:
+    if traits.switch or traits.effort or held:
         known |= {EFFORT, *ASKS}
     return tuple(name for name in options if name not in known)
 

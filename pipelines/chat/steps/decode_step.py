@@ -16,7 +16,7 @@ def sample_step(rows: list[Sequence], logits: torch.Tensor) -> None:
         for i, row in enumerate(rows)
         if row.constraint and row.constraint.near_limit(row.remaining_tokens)
     }
-    masks = [row.constraint.token_mask() if row.constraint else None for row in rows]
+    masks = [_mask(row, logits.shape[-1]) for row in rows]
     for i, sampled in enumerate(sample(logits, [row.sampler for row in rows], masks)):
         try:
             _append(rows[i], sampled, original.get(i))
@@ -24,6 +24,21 @@ def sample_step(rows: list[Sequence], logits: torch.Tensor) -> None:
             if is_device_error(error):
                 raise
             rows[i].request.fail(error)
+
+
+def _mask(row: Sequence, vocab_size: int) -> torch.Tensor | None:
+    """Return the tokens that may come, as bools over the vocabulary; None for all."""
+    mask = row.constraint.token_mask() if row.constraint else None
+    token = row.budget.due(thinking=row.output.in_reasoning) if row.budget else None
+    if token is None or not (mask is None or mask[token]):
+        return mask
+    return _only(token, vocab_size)
+
+
+def _only(token: int, vocab_size: int) -> torch.Tensor:
+    only = torch.zeros(vocab_size, dtype=torch.bool)
+    only[token] = True
+    return only
 
 
 def _append(row: Sequence, sampled: SampledToken, logits: torch.Tensor | None) -> None:
@@ -39,10 +54,9 @@ def _keep_closable(row: Sequence, sampled: SampledToken, logits: torch.Tensor) -
     token = row.constraint.closing_token(sampled.token, row.remaining_tokens) if row.constraint else None
     if token is None:
         return sampled
+    row.output.was_cut = True
     row.sampler.counts[sampled.token] -= 1
-    only = torch.zeros(logits.shape[-1], dtype=torch.bool)
-    only[token] = True
-    return sample(logits, [row.sampler], [only])[0]
+    return sample(logits, [row.sampler], [_only(token, logits.shape[-1])])[0]
 
 
 def _emit(row: Sequence, sampled: SampledToken) -> None:
@@ -54,9 +68,11 @@ def _emit(row: Sequence, sampled: SampledToken) -> None:
         if row.constraint:
             row.constraint.accept(sampled.token)
         request.reasoning_tokens += output.in_reasoning
+        if row.budget:
+            row.budget.took(sampled.token, thinking=output.in_reasoning)
         for delta in output.feed(sampled):
             request.emit(delta)
-        if row.constraint and (row.constraint.complete or (row.constraint.satisfied and not row.remaining_tokens)):
+        if row.constraint and row.constraint.complete:
             output.end("stop")
         elif not row.remaining_tokens:
             output.end("length")

@@ -1,6 +1,7 @@
 """One choice's tokens become deltas: whole characters, then text, reasoning and tool calls, without stop strings."""
 
 import codecs
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -102,8 +103,11 @@ class ChoiceOutput:
         self._parser = parser
         self._stops = StopFilter(stops)
         self._max_calls = max_calls
+        self.max_string: int | None = None  # characters at which a grammar ends strings that could be longer
+        self._values: dict[int | None, list[str]] = {}  # pieces of the calls' arguments; None: of the text
         self._logprobs: list[TokenLogprob] = []  # of tokens whose text has not come yet
         self.finish_reason: FinishReason | None = None
+        self.was_cut = False  # the server has written its end, since the tokens ran out
 
     @property
     def in_reasoning(self) -> bool:
@@ -113,7 +117,7 @@ class ChoiceOutput:
     @property
     def stop(self) -> str | None:
         """Return the stop string that ended the text, if one did."""
-        return self._stops.matched
+        return None if self.was_cut else self._stops.matched
 
     def feed(self, sampled: SampledToken) -> list[ChatDelta]:
         """Add a token, and return the deltas that it completes. A stop string or the last allowed call ends the
@@ -128,9 +132,11 @@ class ChoiceOutput:
         return deltas
 
     def end(self, reason: FinishReason) -> None:
-        """End the choice: no more tokens come. A stop where there are tool calls is reported as "tool_calls"."""
+        """End the choice: no more tokens come. A stop where there are tool calls is reported as "tool_calls", and one
+        that the server has brought about as "length"."""
         if self.finish_reason is None:
             calls = self._parser is not None and (self._parser.call_count > 0 or self._parser.in_call)
+            reason = "length" if self.was_cut else reason
             self.finish_reason = "tool_calls" if calls and reason == "stop" else reason
 
     def flush(self) -> list[ChatDelta]:
@@ -140,7 +146,22 @@ class ChoiceOutput:
             held = self._parser.flush()
             cut = self.finish_reason == "length"
             deltas += self._deltas([delta for delta in held if not (cut and self._is_begun_mark(delta))])
-        return deltas + self._text_delta(self._stops.flush())
+        deltas += self._text_delta(self._stops.flush())
+        if self.max_string is not None and any(map(self._reaches_bound, self._values.values())):
+            self.finish_reason = "length"
+        return deltas
+
+    def _reaches_bound(self, pieces: Sequence[str]) -> bool:
+        """Return whether a string in a JSON value is as long as the grammar let it become."""
+        try:
+            waiting = [json.loads("".join(pieces))]
+        except ValueError:
+            return False
+        for value in waiting:
+            if isinstance(value, str) and len(value) == self.max_string:
+                return True
+            waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        return False
 
     def _is_begun_mark(self, delta: ChatDelta | DroppedText) -> bool:
         """Return whether text that was held back to the end is the beginning of a mark of several tokens."""
@@ -167,6 +188,8 @@ class ChoiceOutput:
                     pass
                 case _:
                     deltas.append(replace(delta, choice=self._choice))
+                    if self.max_string is not None and isinstance(delta, ToolCallDelta):
+                        self._values.setdefault(delta.index, []).append(delta.arguments)
             self._logprobs.clear()  # only text has them
         return deltas
 
@@ -181,6 +204,8 @@ class ChoiceOutput:
         return tokens[max(0, first) :]
 
     def _text_delta(self, text: str) -> list[ChatDelta]:
+        if self.max_string is not None and text:
+            self._values.setdefault(None, []).append(text)
         return [TextDelta(self._choice, text, self._take_logprobs(text.encode()))] if text else []
 
     def _take_logprobs(self, text: bytes) -> tuple[TokenLogprob, ...]:

@@ -12,6 +12,7 @@ from pipelines.chat.loading.checkpoint import ChatCheckpoint
 from pipelines.chat.model.kv_pages import Lease
 from pipelines.chat.steps.detokenize import ChoiceOutput
 from pipelines.chat.steps.sampling import SamplerState
+from pipelines.chat.steps.thinking_budget import ThinkingBudget
 from pipelines.protocol.chat import ChatEvent, ChatFinished, ChatJob, ChatUsage, ChoiceFinished, FinishReason
 from pipelines.protocol.images import Started
 
@@ -89,6 +90,7 @@ class Sequence:
     output: ChoiceOutput
     constraint: Constraint | None
     max_new_tokens: int
+    budget: ThinkingBudget | None = None
     tokens: list[int] = field(default_factory=list)  # prompt and completion
     num_cached_tokens: int = 0  # have their keys and values in the sequence's pages of the KV cache
     lease: Lease = field(default_factory=Lease)  # those pages

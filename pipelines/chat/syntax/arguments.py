@@ -32,6 +32,7 @@ class ArgumentStyle(ABC):
     """How a family writes arguments."""
 
     beginning = ""  # a regular expression of how arguments begin, where the head does not end in a mark of its own
+    has_end = False  # the rule has the end of the call: nothing else tells where the last argument ends
     input_opening: str  # what comes before the input of a tool that has a grammar of its own
 
     @abstractmethod
@@ -39,15 +40,15 @@ class ArgumentStyle(ABC):
         """Return a reader for a tool with this schema; `ends` are the marks that end its calls, the first one first."""
 
     @abstractmethod
-    def rule(self, rules: Rules, schema: Schema) -> str:
-        """Return the grammar expression of arguments that follow the schema."""
+    def rule(self, rules: Rules, schema: Schema, end: str = "") -> str:
+        """Return the grammar expression of arguments that follow the schema, before the `end` of the call."""
 
     @abstractmethod
     def written(self, arguments: Mapping[str, Any]) -> str:
         """Return arguments as a model writes them."""
 
-    def endings(self) -> tuple[str, ...]:
-        """Return the texts that end a free string in the arguments."""
+    def endings(self, end: str = "") -> tuple[str, ...]:
+        """Return the texts that end a free string in the arguments, before the `end` of the call."""
         return ()
 
 
@@ -62,7 +63,7 @@ class JsonArguments(ArgumentStyle):
         """Return a reader that looks for the brace that closes the first one."""
         return JsonReader()
 
-    def rule(self, rules: Rules, schema: Schema) -> str:
+    def rule(self, rules: Rules, schema: Schema, end: str = "") -> str:
         """Return the grammar expression of JSON that follows the schema."""
         return rules.json(schema)
 

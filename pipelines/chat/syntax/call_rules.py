@@ -8,9 +8,8 @@ from typing import Any, Final
 from pipelines.chat.syntax.calls import CallFormat
 from pipelines.chat.syntax.rules import Rules, escape_lark, non_prefix_regex, quoted
 
-MAX_CALLS: Final = 16  # in one answer
 SPACE: Final = "/[ \\n]{0,4}/"
-PLACEHOLDERS: Final = {"number": "/[0-9]{1,2}/", "id": "/[a-zA-Z0-9]{9,10}/"}
+PLACEHOLDERS: Final = {"number": "/[0-9]{1,4}/", "id": "/[a-zA-Z0-9]{9,10}/"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class CallRules:
         first = f"{SPACE} {block}" if self.form.opening else block
         if self.form.outer_begin or not self._repeats:
             return first
-        return f"{first} ({quoted(self.form.separator)} {block}){{0,{MAX_CALLS - 1}}}"
+        return f"{first} ({quoted(self.form.separator)} {block})*"
 
     def text_with_calls(self, thoughts: str = "") -> str:
         """Return the expression of free text, in which every call that begins is whole and valid. `thoughts` is the
@@ -148,7 +147,7 @@ class CallRules:
         one = rules.add(f"{begin} {self._call()}")
         first = f"{begin} {self._call(read)}" if read and read != "[" else one
         gap = "/[ \\n]{0,8}/"
-        more = f"(/,?[ \\n]{{0,8}}/ {one}){{0,{MAX_CALLS - 1}}}" if self._repeats else ""
+        more = f"(/,?[ \\n]{{0,8}}/ {one})*" if self._repeats else ""
         if form.lead != "[":
             return f"{space} {first} {more} {SPACE} {rules.literal(form.outer_end)}"
         bracket = "" if read else '"["'
@@ -164,15 +163,16 @@ class CallRules:
         if tool.grammar and form.arguments.input_opening:
             return f"{head} {quoted(form.arguments.input_opening)} @{tool.grammar} {rules.literal(form.end)}"
         rules.left_out.clear()
-        arguments = form.arguments.rule(rules, tool.schema)
+        arguments = form.arguments.rule(rules, tool.schema, form.tail or form.end)
         self.left_out[tool.name] = frozenset(rules.left_out)
-        end = f"{SPACE} {rules.literal(form.end)}" if form.end else ""
-        return f"{head} {arguments} {self._tail()} {end}"
+        marks = [self._tail(), f"{SPACE} {rules.literal(form.end)}" if form.end else ""]
+        behind = [mark for mark in marks if mark][form.arguments.has_end :]
+        return " ".join([head, arguments, *behind])
 
     def _head(self, head: str) -> str:
         """Return a head in which models are free to write spaces or none between the parts of JSON."""
         if self.form.head.startswith('{"'):
-            pattern = escape_lark(head).replace(" ", "[ \\n]{0,8}").replace("\\{number\\}", "[0-9]{1,2}")
+            pattern = escape_lark(head).replace(" ", "[ \\n]{0,8}").replace("\\{number\\}", "[0-9]{1,4}")
             pattern = pattern.replace("\\{", "\\{[ \\n]{0,8}")
             return f"/{pattern}/"
         parts = re.split(r"\{(number|id)\}", head)

@@ -15,6 +15,9 @@ HEADER_END: Final = r"(?:<\|constrain\|>[^<]*)?<\|message\|>"
 MESSAGE_END: Final = r"<\|end\|>|<\|return\|>|<\|call\|>|(?=<\|start\|>)|(?=<\|channel\|>)"
 CALL: Final = rf"{START}\s*(?:<\|channel\|>(?:commentary|analysis)\s*)?to="
 
+THOUGHT_END: Final = "<|end|>"
+ANSWER: Final = "<|start|>assistant<|channel|>final<|message|>"
+
 CALLS: Final = CallFormat(
     head="{name}",
     head_pattern=rf"(?:functions\.)?(?P<name>{NAME})" + r"[^{]*?<\|message\|>\s*(?=\{)",

@@ -1,6 +1,7 @@
 """What the table of families says of one, and what surrounds its thoughts. Sources: the families' published chat
 templates and model cards."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -17,6 +18,7 @@ class Thoughts:
     answer_opening: str = ""
     answer_closing: str = ""
     turn: str = ""  # what may stand behind thoughts: the beginning of the next message's header
+    last_words: str = ""  # what a model of the family is made to think last, when it may think no longer
 
 
 ALL_THOUGHTS: Final = (
@@ -36,6 +38,19 @@ ALL_THOUGHTS: Final = (
     Thoughts("<think>", "</think>", "<answer>", "</answer>"),  # of Hunyuan
     Thoughts("<think>", "</think>"),
 )
+
+
+QWEN: Final = (
+    "Considering the limited time by the user, I have to give the solution based on the thinking directly now.\n"
+)
+SEED: Final = (
+    "<seed:cot_budget_reflect>I have exhausted my token budget, and now I will start answering the question."
+    "</seed:cot_budget_reflect>\n"
+)
+LAST_WORDS: Final[Mapping[str, str]] = {  # by the model's type, as the makers publish them
+    **dict.fromkeys(("qwen3", "qwen3_moe", "qwen3_next", "qwen3_vl", "qwen3_5", "qwen3_5_moe"), f"\n\n{QWEN}"),
+    "seed_oss": f"\n{SEED}",
+}
 
 
 @dataclass(frozen=True, slots=True)

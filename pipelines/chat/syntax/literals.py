@@ -138,7 +138,7 @@ class PythonArguments(LiteralArguments):
         """Return a reader that gives arguments without a name the schema's names."""
         return LiteralReader(("'", '"'), list(property_schemas(schema)), opened=True)
 
-    def rule(self, rules: Rules, schema: Schema) -> str:
+    def rule(self, rules: Rules, schema: Schema, end: str = "") -> str:
         """Return the grammar expression of the arguments, in the schema's order."""
         rules.left_out |= unsupported_keywords(schema)
         values = {key: f'"{key}=" {self._value(rules, value)}' for key, value in property_schemas(schema).items()}
@@ -185,7 +185,7 @@ class GemmaArguments(LiteralArguments):
         """Return a reader of the object in braces."""
         return LiteralReader((self.quote,), [], opened=False)
 
-    def rule(self, rules: Rules, schema: Schema) -> str:
+    def rule(self, rules: Rules, schema: Schema, end: str = "") -> str:
         """Return the grammar expression of the object, with its properties in the schema's order."""
         return self._object(rules, schema)
 
@@ -202,7 +202,7 @@ class GemmaArguments(LiteralArguments):
             return f"[{','.join(map(self._literal, value))}]"
         return json.dumps(value)
 
-    def endings(self) -> tuple[str, ...]:
+    def endings(self, end: str = "") -> tuple[str, ...]:
         """Return what ends a string."""
         return (self.quote,)
 

@@ -35,7 +35,7 @@ class NestedArguments(ArgumentStyle):
         """Return a reader that waits for the call's end: only the last tag tells an array from an object."""
         return NestedReader(schema, ends[0])
 
-    def rule(self, rules: Rules, schema: Schema) -> str:
+    def rule(self, rules: Rules, schema: Schema, end: str = "") -> str:
         """Return the grammar expression of the arguments, in the schema's order; those that are not required may be
         left out."""
         return _object(rules, schema)
@@ -44,7 +44,7 @@ class NestedArguments(ArgumentStyle):
         """Return the arguments as one tag for each."""
         return "".join(_written(key, value) for key, value in arguments.items())
 
-    def endings(self) -> tuple[str, ...]:
+    def endings(self, end: str = "") -> tuple[str, ...]:
         """Return the beginning of what ends a string."""
         return (f"{MINIMAX}</",)
 

@@ -7,13 +7,13 @@ else by the fields that the table of families gives.
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 from pipelines.chat.syntax import harmony
 from pipelines.chat.syntax.calls import CONTENT, NOT_REASONING, CallFormat, ParserFields
 from pipelines.chat.syntax.families import BARE, HERMES, TABLE, choose
-from pipelines.chat.syntax.known import ALL_THOUGHTS, Thoughts
+from pipelines.chat.syntax.known import ALL_THOUGHTS, LAST_WORDS, Thoughts
 
 ThoughtState = Literal["open", "closed", "free"]  # where a prompt ends: in thoughts, behind them, or before any
 
@@ -38,6 +38,8 @@ class OutputSyntax:
         template writes it. Raises KeyError for an unknown one."""
         vocabulary = {str(token) for token in tokenizer.added_tokens_decoder.values()}
         thoughts = _thoughts(chat_template, vocabulary)
+        if thoughts and (words := LAST_WORDS.get(model_type)):
+            thoughts = replace(thoughts, last_words=words)
         name = chosen or choose(chat_template, model_type, vocabulary, shown)
         own = getattr(tokenizer, "response_template", None)
         if own and not chosen and (name is None or _is_hermes(own, chat_template)):
@@ -90,6 +92,14 @@ class OutputSyntax:
     def has_regions(self) -> bool:
         """Return whether an answer without tools can be more than text."""
         return any(name not in ("tool_calls", "content") for name in self.fields)
+
+    @property
+    def thought_ends(self) -> tuple[str, str, str] | None:
+        """Return what ends a thought that may go on no longer: last words, the mark, and the mark of one that begins
+        once more. None where thoughts are not known."""
+        if self.is_harmony:
+            return "", harmony.THOUGHT_END, harmony.THOUGHT_END + harmony.ANSWER
+        return (self.thoughts.last_words, self.thoughts.closing, "") if self.thoughts else None
 
     def thought_state(self, prompt: str) -> ThoughtState:
         """Return the state of thoughts at the end of the prompt: "open" in thoughts, "closed" behind them, else

@@ -27,7 +27,7 @@ CLOSED: Final = frozenset({"type", "properties", "additionalProperties", "requir
 class Rules:
     """The rules of one grammar. Names are a letter and a number: r of rules, T of terminals, v of values."""
 
-    def __init__(self, table: TokenTable, max_string: int) -> None:
+    def __init__(self, table: TokenTable, max_string: int | None) -> None:
         self.max_string = max_string  # characters of a string that a schema does not bound
         self.left_out = set[str]()  # the keywords of schemas that no rule holds a value to
         self._table = table

@@ -1,7 +1,7 @@
-"""Schemas as they are enforced: tighter than JSON Schema reads them, since weak models invent keys and end no string.
+"""Schemas as they are enforced: tighter than JSON Schema reads them, since weak models invent keys.
 
-An object that names its properties has no others, a tool without parameters takes none, and a string without a bound of
-its own ends at one. Bounds of a schema's own stay as they are. Pure.
+An object that names its properties has no others, a tool without parameters takes none, and a catalog file may bound
+strings without a bound of their own. Bounds of a schema's own stay as they are. Pure.
 """
 
 import json
@@ -29,9 +29,9 @@ MAX_PARTS = 64  # that one schema combines
 Schema = dict[str, Any]
 
 
-def tighten(schema: Mapping[str, Any], max_string: int) -> Schema:
+def tighten(schema: Mapping[str, Any], max_string: int | None) -> Schema:
     """Return the schema, tightened as the module's docstring describes. `max_string` bounds free strings, in
-    characters."""
+    characters; None leaves them free."""
     combined: list[Schema] = []
 
     def look(one: Schema) -> Schema:
@@ -41,7 +41,7 @@ def tighten(schema: Mapping[str, Any], max_string: int) -> Schema:
     def tight(one: Schema) -> Schema:
         if not combined and _names_all(one):
             one["additionalProperties"] = False
-        if _is_free_string(one):
+        if max_string is not None and _is_free_string(one):
             one["maxLength"] = max(max_string, one.get("minLength", 0))
         return one
 
@@ -49,7 +49,7 @@ def tighten(schema: Mapping[str, Any], max_string: int) -> Schema:
     return changed
 
 
-def tighten_parameters(schema: Mapping[str, Any], max_string: int) -> Schema:
+def tighten_parameters(schema: Mapping[str, Any], max_string: int | None) -> Schema:
     """Return the schema of a tool's parameters, tightened as `tighten` does: a tool without parameters takes none."""
     tight = tighten(schema, max_string)
     if not schema.get("properties") and not schema.keys() & (OPEN | COMBINED) and not schema.get("required"):

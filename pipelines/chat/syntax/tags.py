@@ -3,11 +3,11 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipelines.chat.syntax.arguments import ArgumentReader, ArgumentStyle, Schema, json_string
-from pipelines.chat.syntax.raw_strings import is_bounded, raw_string
+from pipelines.chat.syntax.raw_strings import is_bounded, raw_string, raw_string_before
 from pipelines.chat.syntax.rules import Rules, quoted
 from pipelines.chat.syntax.schemas import (
     MAX_PARTS,
@@ -23,8 +23,10 @@ from pipelines.chat.syntax.schemas import (
 
 PYTHON_WORDS = {"True": True, "False": False, "None": None}
 SAYS_STRING = ("true", "string")
-ANY_KEY = '/[^<>"\\n]{1,64}/'
+ANY_KEY = '/[^<>"\\n]{1,200}/'
 KINDS_OF_JSON = ("string", "number", "boolean", "null", "object", "array")
+GAP = "[ \\n]{0,4}"  # between tags
+GAP_BEHIND = re.compile(GAP)
 KINDS = {str: "string", bool: "boolean", type(None): "null", dict: "object", list: "array"}  # others are numbers
 
 
@@ -36,17 +38,40 @@ class TagArguments(ArgumentStyle):
     closing: str
     space: str = ""  # around a value
     input_opening = ""
+    has_end = True
 
     def reader(self, schema: Schema, ends: tuple[str, ...]) -> ArgumentReader:
         """Return a reader that knows by the schema which arguments are strings."""
         return TagReader(self, schema, ends)
 
-    def rule(self, rules: Rules, schema: Schema) -> str:
-        """Return the grammar expression of the arguments, in the schema's order; those that are not required may be
-        left out."""
-        space = "/[ \\n]{0,2}/"
-        tags = object_members(rules, schema, lambda key, value: f"{space} ({self._tag(rules, key, value)})")
-        return f"{' '.join(tags)} {space}"
+    def rule(self, rules: Rules, schema: Schema, end: str = "") -> str:
+        """Return the grammar expression of the arguments, in the schema's order, and of the `end` of the call; those
+        that are not required may be left out."""
+        rules.left_out |= unsupported_keywords(schema)
+        required, others = required_of(schema), additional_property_schema(schema)
+        rest = Rest(self._prefix, end, "")
+        if others is not None:
+            rest = replace(rest, more=self._further(rules, others, rest))
+        for key, value in reversed(property_schemas(schema).items()):
+            one = rules.add(self._tag(rules, key, value, rest))
+            if key in required:
+                rest = Rest(self._prefix, "", one)
+            else:
+                rest = replace(rest, more=rules.add(f"{one} | {rest.more}") if rest.more else one)
+        return rest.rule(rules)
+
+    def _further(self, rules: Rules, schema: Schema, rest: "Rest") -> str:
+        """Return the expression of any number of tags of any name, without the first one's prefix."""
+
+        def tag() -> str:
+            return self._tag(rules, "", schema, replace(rest, more=self._further(rules, schema, rest)))
+
+        return rules.value(schema, tag, f"{self._prefix} {rest.end}")
+
+    @property
+    def _prefix(self) -> str:
+        """Return what a tag begins with, before any name."""
+        return self.opening.partition("{")[0]
 
     def written(self, arguments: Mapping[str, Any]) -> str:
         """Return the arguments as one tag for each, on lines of their own where the family has lines."""
@@ -62,30 +87,63 @@ class TagArguments(ArgumentStyle):
         opening = self.opening.replace("{key}", key).replace("{type}", kind)
         return opening.replace("{string}", str(kind == "string").lower())
 
-    def endings(self) -> tuple[str, ...]:
-        """Return what ends a string."""
-        return (self.space + self.closing,)
+    def endings(self, end: str = "") -> tuple[str, ...]:
+        """Return what ends a string: its tag, and what follows that."""
+        tags = dict.fromkeys((self.space + self.closing, self.closing))
+        followed = (f"{tag}{line}{mark}" for mark in (end, self._prefix) for tag in tags for line in ("\n", ""))
+        return (*followed, *tags)
 
-    def _tag(self, rules: Rules, key: str, value: Schema) -> str:
-        """Return the tag of a value, without a key of any value; one for each type that the value may have where tags
-        name types, and where its strings are not any text."""
+    def _tag(self, rules: Rules, key: str, value: Schema, rest: "Rest") -> str:
+        """Return the tag of a value without its prefix, and the `rest`; an empty `key` is any. There is one option for
+        each type that the value may have where tags name types, and where its strings are not any text."""
         variants, options = _variants(value), options_of(value)
         rules.left_out |= value.keys() & OF_ONE_TYPE if options else set()
         named = "{type}" in self.opening or "{string}" in self.opening
         if not named and not any(kind == "string" and is_bounded(rules, one) for kind, one in variants):
             variants = [("string" if may_be_text(value) else _kind(value), value)]
-        return " | ".join(rules.add(self._typed(rules, key, kind, schema)) for kind, schema in variants)
+        return " | ".join(rules.add(self._typed(rules, key, kind, schema, rest)) for kind, schema in variants)
 
-    def _typed(self, rules: Rules, key: str, kind: str, value: Schema) -> str:
-        before, after = self._opening("{key}", kind).split("{key}")
+    def _typed(self, rules: Rules, key: str, kind: str, value: Schema, rest: "Rest") -> str:
+        _, after = self._opening("{key}", kind).split("{key}")
         lines = " /\\n?/ ".join(rules.literal(line) for line in after.split("\n"))
-        opening = f"{rules.literal(before)} {quoted(key) or ANY_KEY} {lines}"
+        opening = f"{quoted(key) or ANY_KEY} {lines}"
         values = values_of(value) or []
         if kind == "string" and not values:
-            return f"{opening} {raw_string(rules, value, self.closing, self.space)}"
-        space, closing = "/\\n?/" if self.space else "", rules.literal(self.closing)
+            return f"{opening} ({rest.behind_string(rules, value, self)})"
         text = " | ".join(rules.literal(bare(one)) for one in values) if kind == "string" else rules.json(value)
-        return f"{opening} {space} ({text}) {space} {closing}"
+        closed = f"{rules.literal(self.closing)} {rest.rule(rules)}"
+        line = quoted(self.space)
+        return f"{opening} ({f'{line} ({text}) {line} | ' if line else ''}{text}) {closed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What may follow a tag: the `prefix` of another one with `more`, an expression, or the `end` of the call."""
+
+    prefix: str
+    end: str  # empty: a required tag is missing
+    more: str  # empty: no further tag has a name
+
+    def rule(self, rules: Rules) -> str:
+        """Return the expression of it, and of the white space before it."""
+        more = f"{rules.literal(self.prefix)} {self.more}" if self.more else ""
+        options = [option for option in (more, rules.literal(self.end)) if option]
+        return f"/{GAP}/ ({' | '.join(options)})"
+
+    def behind_string(self, rules: Rules, schema: Schema, style: TagArguments) -> str:
+        """Return the expression of a string, its closing tag, and this. The tag of a string that a further tag or the
+        end does not follow is a part of it, where no mark is a token, which no text has."""
+        if any(rules.split(mark)[1] for mark in (style.closing, self.prefix, self.end)):
+            line = quoted(style.space)
+            if is_bounded(rules, schema):
+                return f"{line} {raw_string(rules, schema, style.space + style.closing)} {self.rule(rules)}"
+            return f"{f'{line}?' if line else ''} {rules.until(style.closing)} {self.rule(rules)}"
+        followers = [(self.prefix, self.more)] if self.more else []
+        followers += [(self.end, "")] if self.end else []
+        marks = (style.closing, GAP)
+        return " | ".join(
+            f"({raw_string_before(rules, schema, *marks, mark, style.space)}) {more}" for mark, more in followers
+        )
 
 
 class TagReader(ArgumentReader):
@@ -94,12 +152,13 @@ class TagReader(ArgumentReader):
     def __init__(self, style: TagArguments, schema: Schema, ends: tuple[str, ...]) -> None:
         self._opening = re.compile(r"\s*" + _pattern(style.opening))
         self._style = style
+        self._followers = (style.opening.partition("{")[0], *ends[:1])
         self._properties = property_schemas(schema)
         self._others = standalone_schema(schema.get("additionalProperties"), schema)
         self._ends = ends
         self._text = ""
         self._key: str | None = None  # of the value that is open
-        self._is_string = self._streams = False
+        self._is_string = self._streams = self._first = self._has_lines = False
         self._begun = ""  # of the object: nothing, a brace, and then commas
 
     def feed(self, text: str) -> str:
@@ -126,12 +185,33 @@ class TagReader(ArgumentReader):
                 self._text = self._text[opened.end() :]
                 yield self._open(opened)
             else:
-                end = self._text.find(self._style.closing)
-                if end < 0:
-                    yield self._stream()
+                end, certain = self._end()
+                if not certain:
+                    yield self._stream(end)
                     return
-                value, self._text = self._text[:end], self._text[end + len(self._style.closing) :]
+                value, self._text = self._text[:end], self._text[end + len(self._mark) :]
                 yield self._close(value)
+
+    @property
+    def _mark(self) -> str:
+        """Return the mark that ends the open value: behind a first line's end, it begins a line."""
+        begins = self._text.startswith(self._style.space) if self._first else self._has_lines
+        return self._style.space * (begins and self._is_string) + self._style.closing
+
+    def _end(self) -> tuple[int, bool]:
+        """Return where the mark stands that ends the open value, and whether it does: another tag or the end of the
+        call follows it. Without a mark, it may begin where as many characters are left as it has."""
+        mark, at = self._mark, self._text.find(self._mark)
+        while at >= 0:
+            behind = self._text[at + len(mark) :]
+            gap = GAP_BEHIND.match(behind)
+            follows = behind[gap.end() if gap else 0 :]
+            if follows.startswith(self._followers):
+                return at, True
+            if any(follower.startswith(follows) for follower in self._followers):
+                return at, False
+            at = self._text.find(mark, at + 1)
+        return max(0, len(self._text) - len(self._style.closing)), False
 
     def _open(self, opened: re.Match[str]) -> str:
         self._key = key = opened["key"]
@@ -139,29 +219,30 @@ class TagReader(ArgumentReader):
         said = opened.groupdict().get("string")
         self._is_string = said in SAYS_STRING if said else may_be_text(schema)
         self._streams = said in SAYS_STRING or (not said and schema.get("type") == "string")
-        self._first = True
+        self._first, self._has_lines = True, False  # of the value: nothing is read, it begins behind a line's end
         comma, self._begun = (", " if self._begun else "{"), "{"
         return comma + json_string(key) + ": " + ('"' if self._streams else "")
 
     def _schema(self, key: str) -> Schema:
         return self._properties.get(key, self._others)
 
-    def _stream(self) -> str:
-        """Return what is certain of an open string: the space before its closing tag is none of it."""
+    def _stream(self, end: int) -> str:
+        """Return what is certain of an open string, which may end there."""
         if not self._streams:
             return ""
-        held = len(self._style.closing) + len(self._style.space)
-        text, self._text = self._text[:-held], self._text[-held:]
+        end = max(0, end - len(self._style.space))
+        text, self._text = self._text[:end], self._text[end:]
         return json_string(self._without_space(text))[1:-1]
 
     def _without_space(self, text: str) -> str:
         if self._first and text:
-            self._first = False
+            self._first, self._has_lines = False, bool(self._style.space) and text.startswith(self._style.space)
             return text.removeprefix(self._style.space)
         return text
 
     def _close(self, text: str) -> str:
-        text, key = self._without_space(text).removesuffix(self._style.space), self._key or ""
+        text, key = self._without_space(text), self._key or ""
+        text = text if self._has_lines and self._is_string else text.removesuffix(self._style.space)
         self._key = None
         if self._streams:
             return json_string(text)[1:-1] + '"'

@@ -37,6 +37,10 @@ class TokenTable:
             self._bytes[token] = self.grammar.decode_bytes([token])
         return self._bytes[token]
 
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a text, in which marks are control tokens."""
+        return list(self.grammar.tokenize_str(text))
+
     def text_of(self, token: int) -> str:
         """Return a token's text for people to read: bytes that are no whole character become U+FFFD."""
         return self.bytes_of(token).decode(errors="replace")

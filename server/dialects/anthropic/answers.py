@@ -10,6 +10,7 @@ from server.dialects.anthropic.errors import MessageError
 from server.flows.chat.events import AnswerEvent
 from server.flows.chat.tools import read_arguments
 
+SIGNATURE = "ZGFya3Jvb20="  # of thoughts: base64, as some clients decode it
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 REASONS: dict[chat.FinishReason, StopReason] = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -22,7 +23,8 @@ class TextContent(TypedDict):
 
 
 class ThinkingContent(TypedDict):
-    """The text that the model wrote before its answer. It is not signed."""
+    """The text that the model wrote before its answer. The signature says nothing: clients give back signed thoughts
+    alone, and it is not checked then."""
 
     type: Literal["thinking"]
     thinking: str
@@ -41,11 +43,18 @@ class ToolUseContent(TypedDict):
 Content = TextContent | ThinkingContent | ToolUseContent
 
 
+class OutputDetails(TypedDict):
+    """What the output's tokens were."""
+
+    thinking_tokens: int
+
+
 class MessageUsage(TypedDict):
-    """Token counts. Nothing is cached between calls."""
+    """Token counts."""
 
     input_tokens: int
     output_tokens: int
+    output_tokens_details: OutputDetails
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
 
@@ -98,6 +107,13 @@ class ThinkingDelta(TypedDict):
     thinking: str
 
 
+class SignatureDelta(TypedDict):
+    """The signature of thoughts, at their end."""
+
+    type: Literal["signature_delta"]
+    signature: str
+
+
 class InputJsonDelta(TypedDict):
     """More of a call's input, as JSON text."""
 
@@ -105,7 +121,7 @@ class InputJsonDelta(TypedDict):
     partial_json: str
 
 
-ContentDelta = TextDelta | ThinkingDelta | InputJsonDelta
+ContentDelta = TextDelta | ThinkingDelta | SignatureDelta | InputJsonDelta
 
 
 class BlockDelta(TypedDict):
@@ -207,6 +223,8 @@ class MessageWriter:
 
     def _close(self) -> Iterator[MessageEvent]:
         if self._open is not None:
+            if self._open == "thinking":
+                yield self._delta({"type": "signature_delta", "signature": SIGNATURE})
             self._open = None
             yield {"type": "content_block_stop", "index": self._index}
 
@@ -243,6 +261,8 @@ def _extend(block: Content, delta: ContentDelta) -> str:
         block["text"] += delta["text"]
     if delta["type"] == "thinking_delta" and block["type"] == "thinking":
         block["thinking"] += delta["thinking"]
+    if delta["type"] == "signature_delta" and block["type"] == "thinking":
+        block["signature"] = delta["signature"]
     return ""
 
 
@@ -251,6 +271,7 @@ def _usage(usage: chat.ChatUsage) -> MessageUsage:
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached_tokens,
     }

@@ -18,6 +18,7 @@ FIELDS = {  # a chat completion's -> those of Messages
     "reasoning_effort": "output_config.effort",
     "chat_template_kwargs": "thinking",
     "enable_thinking": "thinking",
+    "thinking_token_budget": "thinking.budget_tokens",
 }
 
 
@@ -81,6 +82,7 @@ def to_chat(body: MessagesBody) -> Json:
         top_p=body.top_p,
         top_k=body.top_k or None,
         user=body.metadata.user_id if body.metadata else None,
+        thinking_token_budget=body.thinking.budget_tokens if body.thinking else None,
     )
 
 

@@ -146,9 +146,10 @@ class NamedChoice(LenientModel):
 
 
 class Thinking(LenientModel):
-    """Whether the model thinks first. For how long can't be chosen."""
+    """Whether the model thinks first, and for how many tokens at most."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
+    budget_tokens: Annotated[int, Field(ge=0)] | None = None
 
 
 class JsonOutput(LenientModel):

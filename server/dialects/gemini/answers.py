@@ -10,6 +10,7 @@ from pipelines.protocol import chat
 from server.flows.chat.events import AnswerEvent, ImageDelta
 from server.flows.chat.tools import read_arguments
 
+SIGNATURE = "ZGFya3Jvb20="  # of thoughts and calls: base64, as clients decode it
 BlockReason = Literal["SAFETY", "IMAGE_SAFETY"]
 GeminiFinish = Literal["STOP", "MAX_TOKENS", "SAFETY", "IMAGE_SAFETY"]
 REASONS: dict[chat.FinishReason, GeminiFinish] = {"stop": "STOP", "length": "MAX_TOKENS", "tool_calls": "STOP"}
@@ -31,10 +32,12 @@ class CandidateCall(TypedDict):
 
 
 class AnswerPart(TypedDict):
-    """One of these. `thought`: the text is a thought before the answer."""
+    """One of these. `thought`: the text is a thought before the answer. `thoughtSignature` says nothing: clients give
+    back signed parts alone, and it is not checked then."""
 
     text: NotRequired[str]
     thought: NotRequired[bool]
+    thoughtSignature: NotRequired[str]
     inlineData: NotRequired[InlineData]
     functionCall: NotRequired[CandidateCall]
 
@@ -113,7 +116,7 @@ class CandidateWriter:
             case chat.TextDelta():
                 yield self._chunk(event.choice, {"text": event.text})
             case chat.ReasoningDelta():
-                yield self._chunk(event.choice, {"text": event.text, "thought": True})
+                yield self._chunk(event.choice, {"text": event.text, "thought": True, "thoughtSignature": SIGNATURE})
             case ImageDelta():
                 self._images = True
                 if event.truncated:
@@ -177,7 +180,8 @@ async def collect(chunks: AsyncIterator[GenerateAnswer]) -> GenerateAnswer:
 
 def _call(deltas: Sequence[chat.ToolCallDelta]) -> AnswerPart:
     args = read_arguments("".join(delta.arguments for delta in deltas))
-    return {"functionCall": {"id": deltas[0].call_id or "", "name": deltas[0].name or "", "args": args}}
+    call: CandidateCall = {"id": deltas[0].call_id or "", "name": deltas[0].name or "", "args": args}
+    return {"functionCall": call, "thoughtSignature": SIGNATURE}
 
 
 def _extend(parts: list[AnswerPart], more: Sequence[AnswerPart]) -> None:

@@ -32,6 +32,7 @@ FIELDS = {  # a chat completion's, or an image call's -> those of generateConten
     "reasoning_effort": "generationConfig.thinkingConfig",
     "chat_template_kwargs": "generationConfig.thinkingConfig",
     "enable_thinking": "generationConfig.thinkingConfig",
+    "thinking_token_budget": "generationConfig.thinkingConfig.thinkingBudget",
     "tool_choice": "toolConfig",
 }
 READ = frozenset(  # of the body; what else is sent changes nothing
@@ -121,6 +122,7 @@ def to_chat(body: GenerateBody, model: str, *, draws: bool = False) -> Json:
         "tool_choice": _tool_choice(body) if functions else None,
         "response_format": _format(body),
         "reasoning_effort": thinking.thinking_level.lower() if thinking and thinking.thinking_level else None,
+        "thinking_token_budget": thinking.thinking_budget if thinking and (thinking.thinking_budget or 0) > 0 else None,
         "chat_template_kwargs": {"enable_thinking": thinking.thinking_budget != 0}
         if thinking and thinking.thinking_budget is not None
         else None,

@@ -137,7 +137,7 @@ class GeminiImageConfig(GeminiModel):
 
 
 class ThinkingConfig(GeminiModel):
-    """Whether the model thinks first: a budget of 0 is no."""
+    """Whether the model thinks first, and for how many tokens: a budget of 0 is no, and -1 leaves it to the model."""
 
     thinking_budget: int | None = None
     thinking_level: str | None = None

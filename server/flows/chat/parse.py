@@ -78,6 +78,7 @@ def parse_chat(values: dict[str, Any]) -> ChatRequest:
         top_logprobs=body.top_logprobs,
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
         template_options=_template_options(body),
+        thinking_budget=body.thinking_token_budget,
         custom_tools=custom_names(body),
         strict_tools=frozenset(
             tool.function.name for tool in body.tools if isinstance(tool, ChatFunction) and tool.function.strict

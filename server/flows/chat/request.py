@@ -48,6 +48,7 @@ class ChatRequest:
     truncate: bool = False  # leave out the oldest messages if the conversation is too long
     include_usage: bool = False  # in the last chunk of a stream
     template_options: Mapping[str, Any] = field(default_factory=dict)
+    thinking_budget: int | None = None  # tokens of thoughts
     custom_tools: frozenset[str] = frozenset()  # names of functions that the caller knows as custom tools
     strict_tools: frozenset[str] = frozenset()  # names of functions whose schemas are enforced whole
     input_grammars: Mapping[str, str] = field(default_factory=dict)  # by their names, in Lark
@@ -106,6 +107,7 @@ def build_job(
         top_logprobs=request.top_logprobs,
         truncate=request.truncate,
         template_options=request.template_options,
+        thinking_budget=request.thinking_budget,
         strict_tools=request.strict_tools,
         input_grammars=request.input_grammars,
         cache_scope=cache_scope,
@@ -132,6 +134,7 @@ def to_body(request: ChatRequest) -> Json:
         "response_format": _format(request),
         "logprobs": request.logprobs or None,
         "top_logprobs": request.top_logprobs or None,
+        "thinking_token_budget": request.thinking_budget,
         **_template_fields(request),
     }
     return {name: value for name, value in body.items() if value is not None}

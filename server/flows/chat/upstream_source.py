@@ -27,6 +27,7 @@ from server.telemetry.call_trace import current_trace
 
 CHEAP_TIERS = frozenset({"auto", "default", "flex"})
 ANSWER_LIMITS = ("max_tokens", "max_completion_tokens")
+NOT_SENT = ("thinking_token_budget",)  # agents always have one, and vLLM refuses it unless it is set up for it
 USAGE = {"stream": True, "stream_options": {"include_usage": True}}
 
 
@@ -43,8 +44,11 @@ class UpstreamSource(ChatSource):
         call = _within_rights(call)
         tier = call.key.tier(call.values.get("service_tier"))
         writer = CompletionWriter(CompletionHead.of_call(self._model.name, tier))
-        events = self._stream_verbatim if call.verbatim else self._moderated
-        return Chat(partial(events, call, writer.head.id), writer)
+        if call.verbatim:
+            return Chat(partial(self._stream_verbatim, call, writer.head.id), writer)
+        ignored = [name for name in NOT_SENT if name in call.values]
+        call = replace(call, values={name: value for name, value in call.values.items() if name not in ignored})
+        return Chat(partial(self._moderated, call, writer.head.id), writer, tuple(ignored))
 
     def run(self, request: ChatRequest, usage: UsageContext) -> AsyncGenerator[ChatEvent, None]:
         """Send a checked request to the upstream, and yield the events of its answer."""

@@ -94,12 +94,13 @@ def to_stored(item: Item) -> StoredItem:
 
 
 def write_summary(summary: str) -> str:
-    """Encode a summary as the content of a compaction item: opaque to clients, but not secret."""
+    """Encode a summary as the content of a compaction item, or thoughts as that of a reasoning item: opaque to clients,
+    but not secret."""
     return base64.urlsafe_b64encode(json.dumps({"summary": summary}).encode()).decode()
 
 
 def read_summary(content: str) -> str:
-    """Decode the content of a compaction item. Raises BadRequest if another server has made it."""
+    """Decode what `write_summary` has encoded. Raises BadRequest if another server has made it."""
     try:
         summary = from_json(base64.urlsafe_b64decode(content))["summary"]
     except (ValueError, TypeError, KeyError) as error:

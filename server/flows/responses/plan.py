@@ -42,6 +42,7 @@ class ResponsePlan:
     image: ImagePlan | None
     tools: ResponseTools
     max_tool_calls: int | None
+    encrypted: bool = False  # the request includes `reasoning.encrypted_content`
     left_out: tuple[str, ...] = ()  # paths of images that could not be read any more
 
     @property

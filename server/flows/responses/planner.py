@@ -85,6 +85,7 @@ class Planner:
             image=image,
             tools=tools,
             max_tool_calls=body.max_tool_calls,
+            encrypted="reasoning.encrypted_content" in body.include,
             left_out=tuple(images.lost_paths(body, original)),
         )
 
@@ -238,6 +239,7 @@ def _request(
         logprobs=logprobs,
         top_logprobs=body.top_logprobs if logprobs else 0,
         template_options=_template_options(body),
+        thinking_budget=body.thinking_token_budget,
     )
 
 

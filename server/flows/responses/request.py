@@ -125,6 +125,8 @@ def _item(item: Json, path: str, left_out: list[str], *, strict: bool) -> Json:
     if kind in CALLS and not isinstance(item.get(CALLS[kind]), str):
         return {**made, CALLS[kind]: json_text(item.get(CALLS[kind])) or "{}"}
     if kind == "reasoning":
+        made |= _own_thoughts(item)
+        item = {**item, **made}
         return {**made, "summary": _thoughts(item.get("summary")), "content": _thoughts(item.get("content"))}
     if kind == "image_generation_call" and item.get("result") and "id" not in made:
         return {**made, "id": f"ig_{uuid.uuid4().hex}"}
@@ -154,6 +156,15 @@ def _thoughts(parts: object) -> list[Json]:
     """Return parts of reasoning, of which other servers send one as a bare text."""
     sent = parts if isinstance(parts, list) else [parts] if parts else []
     return [part if isinstance(part, dict) else {"type": "reasoning_text", "text": str(part)} for part in sent]
+
+
+def _own_thoughts(item: Json) -> Json:
+    """Return the text of thoughts that came as the `encrypted_content` of this server's; nothing for another's."""
+    try:
+        text = read_summary(str(item.get("encrypted_content") or ""))
+    except BadRequest:
+        return {}
+    return {"content": [{"type": "reasoning_text", "text": text}], "encrypted_content": None}
 
 
 def _is_known(item: Json) -> bool:

@@ -13,7 +13,7 @@ from pipelines.protocol.chat import (
     TopToken,
 )
 from server.flows.chat.custom_tools import CustomInput
-from server.flows.responses.items import new_id
+from server.flows.responses.items import new_id, write_summary
 from server.flows.responses.tools import IMAGE_FUNCTION, CalledTool
 from server.schemas.response_answers import (
     CustomToolCall,
@@ -67,12 +67,14 @@ class EventWriter:
         max_image_calls: int,
         logprobs: bool,
         called: Mapping[str, CalledTool],
+        encrypted: bool = False,  # thoughts come as `encrypted_content`, too
     ) -> None:
         self._response = response
         self._called = called
         self._hosted = hosted
         self._max_image_calls = max_image_calls
         self._logprobs = logprobs
+        self._encrypted = encrypted
         self._open: _Open | None = None
         self.calls: dict[int, ToolCall] = {}
         self.text = ""
@@ -151,7 +153,10 @@ class EventWriter:
         place = self._place(part)
         if part.is_reasoning:
             self._response.emit({"type": "response.reasoning_text.done", **place, "text": part.text})
-            self._end_item(part.index, reasoning_item(part.item_id, status, part.text))
+            item = reasoning_item(part.item_id, status, part.text)
+            if self._encrypted:
+                item["encrypted_content"] = write_summary(part.text)
+            self._end_item(part.index, item)
             return
         whole = text_part(part.text, part.logprobs)
         logprobs = part.logprobs

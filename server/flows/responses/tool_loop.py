@@ -132,6 +132,7 @@ class ToolLoop:
                 max_image_calls=calls_left,
                 logprobs=plan.request.logprobs,
                 called=plan.tools.called,
+                encrypted=plan.encrypted,
             )
             reason = await self._run_turn(plan, response, turn, writer, state)
             for index, item in writer.completed_items:

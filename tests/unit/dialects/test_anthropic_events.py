@@ -16,7 +16,7 @@ from pipelines.protocol.chat import (
     TextDelta,
     ToolCallDelta,
 )
-from server.dialects.anthropic.answers import EVENTS, MessageAnswer, MessageWriter, collect
+from server.dialects.anthropic.answers import EVENTS, SIGNATURE, MessageAnswer, MessageWriter, collect
 from server.http.chat_delivery import write_each
 
 USAGE = ChatFinished(ChatUsage(7, 5), 0.1)
@@ -78,7 +78,7 @@ async def test_thoughts_text_and_parallel_calls_are_blocks_of_their_own() -> Non
     assert starts == stops == [0, 1, 2, 3]
     message = await folded(events)
     assert message["content"] == [
-        {"type": "thinking", "thinking": "hm", "signature": ""},
+        {"type": "thinking", "thinking": "hm", "signature": SIGNATURE},
         {"type": "text", "text": "I look"},
         {"type": "tool_use", "id": "call_1", "name": "look", "input": {"a": 1}},
         {"type": "tool_use", "id": "call_2", "name": "look", "input": {}},

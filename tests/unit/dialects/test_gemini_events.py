@@ -14,7 +14,7 @@ from pipelines.protocol.chat import (
     TextDelta,
     ToolCallDelta,
 )
-from server.dialects.gemini.answers import CandidateWriter, GenerateAnswer, collect
+from server.dialects.gemini.answers import SIGNATURE, CandidateWriter, GenerateAnswer, collect
 from server.dialects.gemini.errors import error_answer
 from server.errors import ImageModerationBlocked, ModerationBlocked
 from server.flows.chat.events import AnswerEvent, ImageDelta
@@ -50,9 +50,9 @@ async def test_texts_are_joined_and_thoughts_and_calls_stay_apart() -> None:
     ANSWER.validate_python(whole)
     (candidate,) = whole["candidates"]
     assert candidate["content"]["parts"] == [
-        {"text": "hm", "thought": True},
+        {"text": "hm", "thought": True, "thoughtSignature": SIGNATURE},
         {"text": "Hello"},
-        {"functionCall": {"id": "c1", "name": "look", "args": {"a": 1}}},
+        {"functionCall": {"id": "c1", "name": "look", "args": {"a": 1}}, "thoughtSignature": SIGNATURE},
     ]
     assert candidate["finishReason"] == "STOP"
     usage = whole["usageMetadata"]

@@ -104,7 +104,7 @@ def of_messages(whole: Any, stream: str) -> tuple[Said, Said]:
                 blocks.append({**event["content_block"], "json": ""})
             case "content_block_delta":
                 delta = event["delta"]
-                name = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "json"}[delta["type"]]
+                name = delta["type"].removesuffix("_delta").removeprefix("input_")
                 blocks[event["index"]][name] += delta.get(name) or delta.get("partial_json") or ""
             case "message_delta":
                 reason = event["delta"]["stop_reason"]

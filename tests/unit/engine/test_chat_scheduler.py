@@ -50,7 +50,7 @@ class Scheduled:
         sequences = [
             Sequence(
                 request, choice, SamplerState(ChatSampling(), choice),
-                cast(ChoiceOutput, SimpleNamespace(finish_reason=None)), None, 2**31, [0] * prompt_tokens,
+                cast(ChoiceOutput, SimpleNamespace(finish_reason=None)), None, 2**31, None, [0] * prompt_tokens,
             )
             for choice in range(choices)
         ]  # fmt: skip

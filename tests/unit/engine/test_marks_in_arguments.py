@@ -1,6 +1,7 @@
 """Marks of a family's own in the arguments of its calls: what a string holds is no mark."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -9,9 +10,12 @@ from pipelines.chat.syntax.calls import CONTENT
 from pipelines.chat.syntax.families import TABLE
 from pipelines.chat.syntax.nested import NestedArguments
 from pipelines.chat.syntax.output_parser import OutputParser
+from pipelines.chat.syntax.tags import TagArguments
 from pipelines.protocol.chat import TextDelta, ToolCallDelta
 from tests.support.chat_outputs import CASES, CITY, TOOLS
 from tests.unit.engine.test_output_families import HEADED, NO_ORDER, Model
+
+CONTROLS = re.compile(r"<?\|[^|]*\|>?|｜DSML｜|</arg_value[^>]*>")
 
 
 def read(name: str, script: str, size: int, **options: Any) -> tuple[list[Any], str]:
@@ -70,6 +74,36 @@ def test_a_closing_mark_is_whole_though_a_part_of_it_is_a_token() -> None:
     script = CASES["deepseek-dsml"][2].replace("Paris</", "Paris")
     with pytest.raises(AssertionError, match="forbidden: '｜DSML｜'"):
         Model("deepseek-dsml").write(script, tools=TOOLS)
+
+
+TAGGED = [name for name in CASES if isinstance(TABLE[name].calls.arguments, TagArguments)]
+
+
+@pytest.mark.parametrize("name", TAGGED)
+def test_the_closing_tag_in_a_text_between_tags_is_a_part_of_it(name: str) -> None:
+    """It ends a text where another tag or the end of the call follows it: any text can be a value."""
+    calls, model = TABLE[name].calls, Model(name)
+    style = calls.arguments
+    assert isinstance(style, TagArguments)
+    tag = style.closing
+    texts = [
+        f"a {tag} ends it.",
+        f"{tag} b",
+        f"a\n{tag}\nb\n",
+        f"a{tag} {tag}\n  c",
+        "a\n",
+        "\n\na\n\n",
+        "",
+        "\n",
+        tag[:-1],
+    ]
+    for text in texts:
+        for asked in ({"city": text, "days": 3}, {"city": text}):
+            script = calls.written([("get_weather", asked)])
+            for size in (1, 3, 10_000):
+                assert read(name, script, size) == ([asked], ""), (text, size)
+            if model.table.control_tokens.keys().isdisjoint(CONTROLS.findall(tag)) and name not in HEADED:
+                assert model.write(script, tools=TOOLS)[1:3] == ("", [asked]), text
 
 
 BY_INPUT = [name for name in CASES if name not in NO_ORDER and TABLE[name].calls.arguments.input_opening]

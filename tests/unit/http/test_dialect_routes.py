@@ -24,6 +24,7 @@ from pipelines.protocol.chat import (
 from server.accounts.keys import Key
 from server.app import create_app
 from server.data_folders import REPOSITORY
+from server.dialects.gemini.answers import SIGNATURE
 from server.errors import ApiError, EngineFailure, ImageModerationBlocked, Overloaded
 from server.flows.chat.completion import CompletionHead, CompletionWriter
 from server.flows.chat.events import AnswerEvent, CallAdmitted, ImageDelta
@@ -115,7 +116,8 @@ async def test_gemini_answers_at_once_in_events_and_as_an_array(app: FastAPI, ev
     whole = await post(app, f"{base}/starter-chat:generateContent", HELLO)
     assert whole.status_code == 200, whole.text
     parts = whole.json()["candidates"][0]["content"]["parts"]
-    assert parts == [{"text": "Hello"}, {"functionCall": {"id": "call_1", "name": "look", "args": {}}}]
+    called = {"functionCall": {"id": "call_1", "name": "look", "args": {}}, "thoughtSignature": SIGNATURE}
+    assert parts == [{"text": "Hello"}, called]
     assert whole.headers["x-darkroom-ignored"] == "generationConfig.thinkingConfig"
     stream = await post(app, f"{base}/starter-chat:streamGenerateContent?alt=sse", HELLO)
     assert stream.headers["content-type"].startswith("text/event-stream")
