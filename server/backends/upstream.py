@@ -14,6 +14,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from pydantic_core import from_json, to_json
 
 from pipelines.protocol.upstream import Upstream
+from server.backends.answer_bounds import AnswerTooLong, bound_answer
 from server.backends.event_objects import json_object, read_objects
 from server.backends.proxies import http_client
 from server.backends.upstream_errors import KEY, QUOTA, UpstreamError, read_error
@@ -52,6 +53,7 @@ class UpstreamClient:
         self.load_keys(upstreams)
         timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
         self.http = http_client(timeout, proxy)  # raises httpx's errors
+        self.http.event_hooks = {"response": [bound_answer]}
 
     def load_keys(self, upstreams: Iterable[Upstream]) -> None:
         """Read the API keys from the environment, at start or for a changed catalog. Raises StartError if one is
@@ -73,7 +75,7 @@ class UpstreamClient:
         with _translate_errors(upstream):
             content = await asyncio.to_thread(to_json, body)
             response = await self.http.post(self._url(upstream), content=content, headers=self._json_headers(upstream))
-            return _parse_response(upstream, response)
+            return await asyncio.to_thread(_parse_response, upstream, response)
 
     @asynccontextmanager
     async def stream(self, upstream: Upstream, body: Json) -> AsyncIterator[UpstreamResponse | AsyncIterator[Json]]:
@@ -113,6 +115,9 @@ def _translate_errors(upstream: Upstream) -> Iterator[None]:
         raise Overloaded(f"The server behind model `{upstream.model}` can't be reached now.", RETRY_S) from error
     except httpx.TimeoutException as error:
         raise TimedOut(f"The server behind model `{upstream.model}` took too long.") from error
+    except AnswerTooLong as error:
+        message = f"The server behind model `{upstream.model}` sent too much: {error}."
+        raise EngineFailure(message, code="upstream_failed") from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         message = f"The server behind model `{upstream.model}` failed: {type(error).__name__}."
         raise EngineFailure(message, code="upstream_failed") from error

@@ -94,6 +94,11 @@ BEHAVIOURS: dict[str, tuple[int, dict[str, Any], bytes]] = {
     ),
     "no stream": (200, {}, json.dumps({"id": "c", "choices": [{"message": {"content": "a"}}]}).encode()),
     "garbled": (200, {"Content-Type": "text/event-stream"}, b"data: {oops\n\n"),
+    "long answer": (200, {}, json.dumps({"choices": [{"message": {"content": "a" * 3 * 2**20}}]}).encode()),
+    "long error": (500, {}, json.dumps({"error": "a" * 3 * 2**20}).encode()),
+    "long stream": (200, {"Content-Type": "text/event-stream"}, frames(*CHUNKS * 12_000)),
+    "long line": (200, {"Content-Type": "text/event-stream"}, b"data: {" + b"a" * 3 * 2**20),
+    "many lines": (200, {"Content-Type": "text/event-stream"}, b'data: {"a": {}\n' + b'data: , "a": {}\n' * 2**15),
 }
 
 
@@ -254,6 +259,30 @@ async def test_a_broken_stream_is_an_error(upstreams: UpstreamClient, base: str,
     with pytest.raises(EngineFailure) as raised:
         await chunks_of(upstreams, base, behaviour)
     assert raised.value.code == "upstream_failed"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "said"),
+    [
+        ("long answer", "an answer of more than 2 MiB"),
+        ("long error", "an answer of more than 2 MiB"),
+        ("long stream", "an answer of more than 1 MiB"),
+        ("long line", "a line of more than 2 MiB"),
+        ("many lines", "an event of more than 2 MiB"),
+    ],
+)
+async def test_what_does_not_end_is_given_up(
+    upstreams: UpstreamClient, base: str, behaviour: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.backends.answer_bounds.MAX_ANSWER_BYTES", 2 * 2**20)
+    monkeypatch.setattr("server.backends.answer_bounds.MAX_STREAM_BYTES", 2**20 if "stream" in behaviour else 2**30)
+    monkeypatch.setattr("server.backends.event_objects.MAX_EVENT_BYTES", 2 * 2**20)
+    with pytest.raises(EngineFailure) as raised:
+        await chunks_of(upstreams, base, behaviour)
+    assert raised.value.message == f"The server behind model `{behaviour}` sent too much: {said}."
+    if "long answer" in behaviour:
+        with pytest.raises(EngineFailure):
+            await request(upstreams, base, behaviour)
 
 
 async def test_an_unreachable_upstream_is_a_503_and_a_timeout_a_504(upstreams: UpstreamClient) -> None:
