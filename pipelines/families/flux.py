@@ -1,7 +1,7 @@
 """FLUX.1: guidance is an input of the denoiser. Kontext would choose its own sizes."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from pipelines.families.generic import Call, Config, Family
 
@@ -15,6 +15,7 @@ class Flux(Family):
     embeds_guidance = True
     short_names = ("flux",)
     distilled_words = ("schnell",)
+    adapter_weights: ClassVar = {"hyper": 0.125}
 
     def takes_guidance(self, call: Call, config: Config, denoiser_config: Config) -> bool:
         """Return whether the denoiser has the input: [schnell] has none."""

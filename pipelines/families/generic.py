@@ -201,6 +201,11 @@ class Family:
     # Words in names of files, in lower case, by which a checkpoint of the family was distilled to few steps
     distilled_words: ClassVar[tuple[str, ...]] = ()
 
+    # By word for a method of distillation, how its adapters and files are sampled: values of the scheduler's config
+    few_steps_noise: ClassVar[Mapping[str, Mapping[str, float]]] = MappingProxyType({})
+    # By such a word, the weight that its adapters are added with, where it is not 1
+    adapter_weights: ClassVar[Mapping[str, float]] = MappingProxyType({})
+
     def signs_of_few_steps(self, denoiser_config: Config) -> Iterator[str]:
         """Yield the signs in the denoiser's config that a checkpoint was distilled to few steps, for the operator."""
         yield from ()

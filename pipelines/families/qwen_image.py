@@ -7,6 +7,7 @@ from pipelines.families.generic import Call, Family, Mark
 
 SMALL_PX: Final = 640  # sides of the two areas that the call of Qwen-Image-Layered knows
 LARGE_PX: Final = 1024
+LN_3: Final = 1.0986  # of a shift of 3, as configs say it
 
 
 class QwenImage(Family):
@@ -16,6 +17,10 @@ class QwenImage(Family):
     classes = ("QwenImage*",)
     guidance_argument = "true_cfg_scale"
     no_negative_prompt = " "  # without one, even a blank one, there would be no guidance
+    # A shift of 3 at any size, up to the last step. No shift_terminal is 0 here
+    few_steps_noise: ClassVar = {
+        "lightning": {"base_shift": LN_3, "max_shift": LN_3, "shift_terminal": 0.0}
+    }
     # References have a timestep of their own, which the weights say by a tensor and the folder by its config
     marks: ClassVar = {"__index_timestep_zero__": Mark("Qwen-Image-Edit-2511", "zero_cond_t")}
 

@@ -29,6 +29,13 @@ class StableDiffusionXL(Family):
     marks: ClassVar = {"edm_mean": Mark("Playground 2.5")}
 
 
+class StableDiffusion3(Family):
+    """Hooks of Stable Diffusion 3 and 3.5."""
+
+    classes = ("StableDiffusion3*",)
+    adapter_weights: ClassVar = {"hyper": 0.125}
+
+
 class StableUnCLIP(Family):
     """Hooks of Stable unCLIP. One class has a prior that reads prompts, the other an encoder that reads an image."""
 

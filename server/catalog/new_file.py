@@ -10,6 +10,7 @@ from server.catalog.sizes import Tier
 
 Loading = Literal["auto", "plain"]  # by the memory that there is, or whole on the device
 AUTO_NOTE = "the fastest form that fits the memory of GPU and host, or a table [runtime] in its place"
+LORAS_NOTE = "in place of `auto`, which takes no adapters: quantize and offload stand here, too"
 OWN_MAP_NOTE = "how requests name, in `controls`, the map that it draws from with every call: edges, depth, ..."
 TIER_WORDS: dict[Tier, str] = {"1K": "", "2K": "hd-count", "4K": "4k-count"}  # the API's naming rule
 
@@ -39,6 +40,7 @@ class NewFile:
     models: Sequence[NewModel]
     notes: Sequence[str] = ()
     runtime: Loading = "auto"
+    loras: Sequence[tuple[str, float]] = ()  # files, and the weights that they are added with
 
 
 def catalog_text(file: NewFile, suggestion: Suggestion) -> str:
@@ -62,9 +64,10 @@ def catalog_text(file: NewFile, suggestion: Suggestion) -> str:
             if suggestion.enlarge == "resize"
             else []
         ),
-        *([f'runtime = "auto"  # {AUTO_NOTE}'] if draws and file.runtime == "auto" else []),
+        *([f'runtime = "auto"  # {AUTO_NOTE}'] if draws and file.runtime == "auto" and not file.loras else []),
         *(["", "[sampling]", _line("guidance", suggestion.guidance)] if draws else []),
         *_noise_lines(suggestion.noise),
+        *_lora_lines(file.loras),
     ]
     for model in file.models:
         lines += [
@@ -83,6 +86,12 @@ def _noise_lines(noise: Noise) -> Iterator[str]:
     if noise.config:
         listed = ", ".join(f"{key} = {json.dumps(value)}" for key, value in noise.config)
         yield f"scheduler_config = {{ {listed} }}  # {noise.found}"
+
+
+def _lora_lines(loras: Sequence[tuple[str, float]]) -> Iterator[str]:
+    if loras:
+        listed = ", ".join(f"{{ path = {json.dumps(path)}, weight = {weight} }}" for path, weight in loras)
+        yield from ("", f"[runtime]  # {LORAS_NOTE}", f"loras = [{listed}]")
 
 
 def _line(key: str, value: Value) -> str:

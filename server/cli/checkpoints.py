@@ -24,20 +24,23 @@ BasePath = Annotated[
     str | None, typer.Option(help="The folder with the other components, of a file that has the denoiser alone.")
 ]
 
+Loras = Annotated[
+    list[str] | None, typer.Option("--lora", help="An adapter for every image, such as one of few steps; repeatable.")
+]
 ConfigPath = Annotated[
     str | None, typer.Option(help="The folder with the configs, of a file that has the whole checkpoint.")
 ]
 
 
 @app.command()
-def inspect(checkpoint: CheckpointPath, base: BasePath = None, config: ConfigPath = None) -> None:
+def inspect(checkpoint: CheckpointPath, base: BasePath = None, config: ConfigPath = None, loras: Loras = None) -> None:
     """Say what a folder, a hub cache folder, a .safetensors or a .gguf file is and can do. Reads no weights."""
     from server.cli.checkpoint_tables import show_report
     from server.schemas.checkpoints import report_of
 
     manager = _manager()
     with _readable_errors():
-        show_report(report_of(*manager.inspect(checkpoint, base, config)))
+        show_report(report_of(*manager.inspect(checkpoint, base, config, loras or ())))
 
 
 @app.command()
@@ -49,6 +52,7 @@ def add(
     price: Annotated[str | None, typer.Option(help="CNY a call; what the family's models cost unless given.")] = None,
     base: BasePath = None,
     config: ConfigPath = None,
+    loras: Loras = None,
     runtime: Annotated[
         Literal["auto", "plain"],
         typer.Option(help="How it is loaded: in the fastest form that fits the memory, or whole on the device."),
@@ -67,12 +71,14 @@ def add(
     manager = _manager()
     with _readable_errors():
         added = manager.add(
-            checkpoint, name=name, family=family, tiers=chosen, price=price, base=base, config=config, runtime=runtime
-        )
+            checkpoint, name=name, family=family, tiers=chosen, price=price, base=base, config=config,
+            loras=loras or (), runtime=runtime,
+        )  # fmt: skip
     typer.echo(added.text)
     typer.echo(f"Wrote {added.file}.")
     if added.loading is not None:
-        typer.echo(f'runtime = "auto" is {added.loading}.')
+        hint = "; write the quantize and offload that go with adapters into [runtime]" if loras else ""
+        typer.echo(f'runtime = "auto" is {added.loading}{hint}.')
     if added.needs:
         command = how_to_install(added.needs)
         typer.echo(f"It needs {' and '.join(added.needs)}, which is not installed: {command}", err=True)

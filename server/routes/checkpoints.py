@@ -103,8 +103,9 @@ async def inspect(body: Inspected, services: ServicesDep) -> CheckpointFindings:
     Reads the configs and headers of a folder or a single file, and tells its class, its faults, its capabilities, and
     the values that fit it. No weights are read.
     """
+    fields: dict[str, Any] = body.model_dump(exclude={"checkpoint"})
     return report_of(
-        *await asyncio.to_thread(services.operations.checkpoints.inspect, body.checkpoint, body.base, body.config)
+        *await asyncio.to_thread(lambda: services.operations.checkpoints.inspect(body.checkpoint, **fields))
     )
 
 

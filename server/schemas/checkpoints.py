@@ -19,11 +19,13 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class InspectRequest(BaseModel):
-    """POST /admin/checkpoints/inspect. Paths are as catalog files have them."""
+    """POST /admin/checkpoints/inspect. Paths are as catalog files have them; `loras` are adapters that every image is
+    to use."""
 
     checkpoint: Path
     base: Path | None = None
     config: Path | None = None
+    loras: Annotated[list[Path], Field(max_length=8)] = []
 
 
 class AddRequest(InspectRequest):

@@ -24,6 +24,8 @@ WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")  # of names such 
 METHODS: Final = ("lightning", "turbo", "lcm", "tcd", "dmd")
 STEPS: Final = re.compile(r"\b(\d{1,2}) ?steps?\b")
 PREDICTS_V: Final = re.compile(r"\bv ?pred(iction)?\b")
+GUIDED: Final = re.compile(r"\bcfg\b")
+UNNAMED: Final = {"pytorch_lora_weights", "adapter_model", "diffusion_pytorch_model"}  # their folders have a name
 CONSISTENT: Final = {  # trained to jump to the end of the schedule from any step, by schedulers that do so
     "lcm": "LCMScheduler", "dmd": "LCMScheduler", "tcd": "TCDScheduler",
 }  # fmt: skip
@@ -61,6 +63,8 @@ class NameHints:
     distilled: str | None = None  # the word that says so
     steps: int | None = None
     predicts_v: bool = False
+    guided: bool = False  # of few steps with guidance
+    whose: str = "its"
 
     @property
     def scheduler(self) -> str | None:
@@ -72,7 +76,7 @@ class NameHints:
     def found(self) -> str:
         """Describe the hint for the operator, such as "its name says turbo: check it"."""
         word = self.distilled or (f"{self.steps} steps" if self.steps is not None else "v prediction")
-        return f"its name says {word}: check it"
+        return f"{self.whose} name says {word}: check it"
 
 
 def read_name_hints(name: str) -> NameHints:
@@ -84,6 +88,7 @@ def read_name_hints(name: str) -> NameHints:
         distilled[1] if distilled is not None else None,
         count if 1 <= count <= 50 else None,
         PREDICTS_V.search(text) is not None,
+        GUIDED.search(text) is not None,
     )
 
 
@@ -109,6 +114,8 @@ class Description:
         except OSError:
             text = ""
         own = checkpoint.stem if is_file else checkpoint.name
+        if own in UNNAMED:
+            own = checkpoint.parent.name
         return cls(text, tuple(names), read_name_hints(f"{cache.name if cache is not None else ''} {own}"))
 
     def value_of(self, argument: str) -> CardValue | None:

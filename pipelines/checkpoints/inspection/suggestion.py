@@ -3,15 +3,18 @@
 Nothing here knows the name of a checkpoint. Each value comes with where it was found, for the operator to judge.
 """
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from pipelines.checkpoints.classes.facts import codec_scale
 from pipelines.checkpoints.classes.source import PipelineSource, installed_pipelines
+from pipelines.checkpoints.folder.files import CheckpointFiles
 from pipelines.checkpoints.folder.versions import files_version
-from pipelines.checkpoints.inspection.findings import Inspection
+from pipelines.checkpoints.inspection.findings import Inspection, inspect_checkpoint
 from pipelines.checkpoints.inspection.hints import Description, NameHints
 from pipelines.checkpoints.work.plan import MODES
 from pipelines.families.registry import family_of
@@ -28,6 +31,8 @@ FoundCard = tuple[Description, str]
 Setting = float | str | Mapping[str, Scalar] | None  # of a catalog file; None where it has no such key
 
 FEW_STEPS = 4  # of a checkpoint that is distilled, and whose card does not say
+FIRST_ORDER: Final = "EulerDiscreteScheduler"
+MULTISTEP: Final = frozenset({"PNDMScheduler"})  # whose first steps only warm it up
 FALLBACK_STEPS, FALLBACK_GUIDANCE = 30, 4.0
 UNCHECKED = "not checked for distillation"  # of a class's defaults: distilled checkpoints have the same class
 UNSURE = ": check it"
@@ -94,36 +99,67 @@ class Suggestion:
         return {key: value.found for key, value in values.items()} | noise
 
 
-def suggest(inspection: Inspection) -> Suggestion:
-    """Return the values to write into the checkpoint's catalog file."""
+def suggest(inspection: Inspection, adapters: Iterable[Path] = ()) -> Suggestion:
+    """Return the values to write into the checkpoint's catalog file. One of the adapters that every image uses may
+    have been distilled to few steps: then it says how images are drawn."""
     if inspection.conditioning == "upscale":
         area = Value(UPSCALER_TILE_PX, "of a tile of the image that is sent: a larger one takes more memory")
         once = Value(1, "a tile takes one pass")
         return Suggestion("upscale", once, Value(1.0, "it has none"), area, area, "redraw", Noise())
     source = installed_pipelines()
-    own = Description.of(inspection.path)
+    own, distilled = Description.of(inspection.path), _distilled(adapters)
     named, cards = own.hints, list(_cards(inspection, own))
     few = next(_signs_of_few_steps(inspection, named), None)
+    if distilled is not None:
+        named, cards = replace(distilled.hints, whose="an adapter's"), [(distilled, "README.md of the adapter")]
+        few = named.found
     area = _native_area(inspection, source)
     return Suggestion(
         conditioning=inspection.conditioning,
         steps=_steps(inspection, named, cards, few),
-        guidance=_guidance(inspection, cards, few),
+        guidance=_guidance(inspection, cards, None if named.guided else few),
         native_area_px=area,
         max_area_px=Value(area.value, "the native area: raise it if the checkpoint draws larger images well"),
         enlarge="redraw" if inspection.capabilities is None or inspection.capabilities.second_pass else "resize",
-        noise=_noise(inspection, named, source),
+        noise=_noise(inspection, named, source) if inspection.files.file or distilled else Noise(),
         control_map=OWN_MAP if "control_image" in inspection.signature else None,
     )
 
 
+def _distilled(adapters: Iterable[Path]) -> Description | None:
+    """Return what is written of the first adapter that was distilled to few steps."""
+    return next((each for each in map(Description.of, adapters) if each.hints.distilled is not None), None)
+
+
+def adapter_weight(inspection: Inspection, adapter: Path) -> float:
+    """Return the weight that an adapter is added with."""
+    method = Description.of(adapter).hints.distilled or ""
+    return family_of(inspection.class_name).adapter_weights.get(method, 1.0)
+
+
+def adapter_notes(spec: CheckpointSpec) -> tuple[str, ...]:
+    """Say, for the operator, what an adapter of few steps calls for, if the checkpoint's catalog file draws with
+    another guidance or scheduler."""
+    adapters = [lora.path for lora in spec.runtime.loras]
+    if _distilled(adapters) is None:
+        return ()
+    suggestion, own = suggest(inspect_checkpoint(CheckpointFiles.of(spec)), adapters), spec.sampling
+    noise = suggestion.noise
+    follows = noise.scheduler in {None, own.scheduler} and set(noise.config) <= set(own.scheduler_config)
+    if follows and (own.guidance == suggestion.guidance.value or max(own.guidance, suggestion.guidance.value) <= 1):
+        return ()
+    wanted = {"steps": suggestion.steps.value, "sampling.guidance": suggestion.guidance.value}
+    wanted |= {key: suggestion.values[key] for key in ("sampling.scheduler", "sampling.scheduler_config")}
+    listed = ", ".join(f"{key} = {json.dumps(value)}" for key, value in wanted.items() if value is not None)
+    return (f"{suggestion.steps.found}: images may be better with {listed}",)
+
+
 def _noise(inspection: Inspection, named: NameHints, source: PipelineSource) -> Noise:
-    """Return the scheduler and the values of its config that a single file says, and beside them those that its name
-    suggests. A folder has a scheduler's config of its own."""
-    if inspection.files.file is None:
-        return Noise()
+    """Return the scheduler and the values of its config that a single file says, and beside them those that its name,
+    or an adapter's, suggests. A folder alone has a scheduler's config of its own."""
     by_file, scheduler = inspection.file_sampling, inspection.config_of("scheduler")
     own = by_file.scheduler or str(scheduler.get("_class_name", ""))
+    wanted = named.scheduler or (FIRST_ORDER if named.distilled is not None and own in MULTISTEP else None)
     config, found = dict(by_file.config), [by_file.found] if by_file.found else []
     keys = source.scheduler_keys(own)
     spacing = config.get("timestep_spacing", scheduler.get("timestep_spacing"))
@@ -132,8 +168,10 @@ def _noise(inspection: Inspection, named: NameHints, source: PipelineSource) -> 
         by_name["prediction_type"] = "v_prediction"
     if named.distilled is not None and named.scheduler is None and spacing != "trailing":
         by_name["timestep_spacing"] = "trailing"
+    trained = family_of(inspection.class_name).few_steps_noise.get(named.distilled or "", {})
+    by_name |= {key: value for key, value in trained.items() if scheduler.get(key) != value}
     by_name = {key: value for key, value in by_name.items() if key in keys}
-    follows = named.scheduler if "timestep_spacing" in keys and own != named.scheduler else None
+    follows = wanted if "timestep_spacing" in keys and own != wanted else None
     if by_name or follows:
         found.append(named.found)
     return Noise(by_file.scheduler or follows, tuple(sorted((by_name | config).items())), "; ".join(found))

@@ -19,6 +19,7 @@ from pipelines.checkpoints.classes.source import installed_pipelines
 from pipelines.checkpoints.errors import CheckpointError, RefusedOption
 from pipelines.checkpoints.folder.files import CheckpointFiles
 from pipelines.checkpoints.inspection.beside_folders import inspect_file
+from pipelines.checkpoints.inspection.suggestion import adapter_notes
 from pipelines.checkpoints.memory.device_bytes import stays_float8
 from pipelines.checkpoints.memory.shares import Room
 from pipelines.checkpoints.weight_file.file import WeightFile
@@ -118,7 +119,9 @@ def _load(
         words = load_embeddings(pipeline, runtime.embedding_folder)
     watch(pipeline.components)
     watch_noise(part for name, part in pipeline.components.items() if name not in found)
-    notes = apply_file_scheduler(pipeline, spec, file_sampling) + of_file + chosen + unused + words
+    notes = (
+        apply_file_scheduler(pipeline, spec, file_sampling) + of_file + chosen + unused + words + adapter_notes(spec)
+    )
     bring_position_tables(denoiser, device)
     notes += runtime_options.apply(pipeline, denoiser, runtime, device) + safety_note(pipeline.components)
     split = None

@@ -28,8 +28,8 @@ from pipelines.checkpoints.folder.sums import (
 from pipelines.checkpoints.folder.versions import HUB_CACHE, cache_of, checkpoint_files, delete, files_in, shortened
 from pipelines.checkpoints.inspection.beside_folders import find_bases, loads_all_components, nearest_base
 from pipelines.checkpoints.inspection.findings import Inspection, inspect_checkpoint
-from pipelines.checkpoints.inspection.suggestion import Suggestion, suggest
-from pipelines.checkpoints.weight_file.adapters import Adapter, read_adapters
+from pipelines.checkpoints.inspection.suggestion import Suggestion, adapter_weight, suggest
+from pipelines.checkpoints.weight_file.adapters import Adapter, read_adapter, read_adapters
 from pipelines.checkpoints.weight_file.file import SINGLE_FILES, WeightFile
 from pipelines.protocol.images import CheckpointSpec
 from server.catalog.images import Catalog, CatalogError, ImageModel, load_catalog
@@ -78,11 +78,16 @@ class CheckpointManager:
         self._digests = digests
 
     def inspect(
-        self, checkpoint: str, base: str | None = None, config: str | None = None, like: CheckpointSpec | None = None
+        self,
+        checkpoint: str,
+        base: str | None = None,
+        config: str | None = None,
+        loras: Sequence[str] = (),
+        like: CheckpointSpec | None = None,
     ) -> tuple[Inspection, Suggestion]:
-        """Return the facts and capabilities of a checkpoint, and the values that fit it. `base` and `config` go with a
-        single file; of several folders that fit, that of `like` is taken. Raises NotFound, and BadRequest if one must
-        be named."""
+        """Return the facts and capabilities of a checkpoint, and the values that fit it and the adapters of all its
+        images. `base` and `config` go with a single file; of several folders that fit, that of `like` is taken, and its
+        adapters. Raises NotFound, and BadRequest if one must be named."""
         path = self._locate(checkpoint, "checkpoint")
         if base is not None and config is not None:
             raise BadRequest("'base' is for a denoiser alone and 'config' for a whole checkpoint.", param="config")
@@ -92,7 +97,17 @@ class CheckpointManager:
             inspection = inspect_checkpoint(files)
         else:
             inspection = self._inspect_file(files.file, like)
-        return inspection, suggest(inspection)
+        kept = [lora.path for lora in like.runtime.loras] if like is not None else []
+        return inspection, suggest(inspection, [*kept, *self._adapters(loras)])
+
+    def _adapters(self, loras: Sequence[str]) -> list[Path]:
+        """Find adapters. Raises NotFound, and BadRequest for a file that no model takes."""
+        found = [self._locate(each, "loras") for each in loras]
+        for path in found:
+            problem = read_adapter(path).problem if path.is_file() else "it is a folder: name its .safetensors file"
+            if problem is not None:
+                raise BadRequest(f"{path.name}: {problem}.", param="loras")
+        return found
 
     def _inspect_file(self, file: WeightFile, like: CheckpointSpec | None) -> Inspection:
         """Inspect a single file with the folder that fits. With a class that loads no whole files, only the denoiser is
@@ -127,10 +142,11 @@ class CheckpointManager:
         price: str | None = None,
         base: str | None = None,
         config: str | None = None,
+        loras: Sequence[str] = (),
         runtime: Loading = "auto",
     ) -> Added:
         """Write the catalog file and the manifest of a checkpoint. Raises ApiError; then no file was written."""
-        inspection, suggestion = self.inspect(checkpoint, base, config)
+        inspection, suggestion = self.inspect(checkpoint, base, config, loras)
         weights = inspection.files.file
         if inspection.folder is None and weights is not None and weights.has_other_components:
             folders = ", ".join(self._name(folder) for folder in self._on_disk() if folder.is_dir())
@@ -150,7 +166,8 @@ class CheckpointManager:
             message = f"`{taken[0].name}` is served already, by {taken[0].source.name}: choose another name."
             raise BadRequest(message, param="name")
         base_name, config_name = map(self._name_if, (inspection.base, inspection.config))
-        new = NewFile(self._name(path), base_name, config_name, family, models, inspection.notes, runtime)
+        weighted = [(self._name(each), adapter_weight(inspection, each)) for each in self._adapters(loras)]
+        new = NewFile(self._name(path), base_name, config_name, family, models, inspection.notes, runtime, weighted)
         text = catalog_text(new, suggestion)
         is_auto = runtime == "auto" and suggestion.conditioning != "upscale"
         loading = meaning_here(inspection.files) if is_auto else None
@@ -180,11 +197,12 @@ class CheckpointManager:
         if inspection.problems:
             return None
         old = inspect_checkpoint(CheckpointFiles.at(spec.path, spec.base, spec.config))
+        before = None if old.problems else suggest(old, [lora.path for lora in spec.runtime.loras])
         folders = {
             "base": (self._name_if(spec.base), self._name_if(inspection.base)),
             "config": (self._name_if(spec.config), self._name_if(inspection.config)),
         }
-        return Comparison(model, old, inspection, None if old.problems else suggest(old), suggestion, folders)
+        return Comparison(model, old, inspection, before, suggestion, folders)
 
     def folder_advice(self, checkpoint: str) -> str | None:
         """Say what to write for a checkpoint in one file with which none of the folders here goes; None for others."""

@@ -94,7 +94,7 @@ def test_patterns_are_of_classes_that_diffusers_has_and_of_one_family() -> None:
         ("QwenImageEditPlusPipeline", "QwenImage"),
         ("StableDiffusionControlNetPipeline", "StableDiffusion"),
         ("StableDiffusionXLInpaintPipeline", "StableDiffusionXL"),
-        ("StableDiffusion3Pipeline", "Family"),
+        ("StableDiffusion3Pipeline", "StableDiffusion3"),
         ("ZImagePipeline", "ZImage"),
         ("SanaPipeline", "Family"),
         (None, "Family"),
