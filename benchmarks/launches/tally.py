@@ -17,6 +17,7 @@ from pipelines.device.graph_capture import Run
 
 Kind = Literal["product", "attention", "small"]
 ONE_KERNEL: Final = {"_fused_rms_norm"}  # on a GPU, of what a CPU composes of others
+ATTENTION: Final = "scaled_dot_product_attention"  # fused on a GPU, and plain products on the simulated one
 COMPARISONS: Final = {"equal", "_local_scalar_dense"}  # for the host: what has no values is as it should be
 ALLOCATIONS: Final = ("empty", "new_empty")  # the beginnings of operators that write nothing
 
@@ -75,12 +76,8 @@ class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Count what runs inside."""
         from triton.runtime.interpreter import GridExecutor
 
-        functional, self.work = torch.nn.functional, Work()
-        with (
-            patch.object(functional, "scaled_dot_product_attention", self._attention),
-            patch.object(GridExecutor, "__call__", lambda _, *arguments, **__: self._kernel(arguments)),
-            self,
-        ):
+        self.work = Work()
+        with patch.object(GridExecutor, "__call__", lambda _, *arguments, **__: self._kernel(arguments)), self:
             yield self.work
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -90,6 +87,8 @@ class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if name in COMPARISONS:
             return True
+        if name == ATTENTION:
+            return self._attention(*args, **kwargs)
         if name not in ONE_KERNEL:
             with self:
                 made = func.decompose(*args, **kwargs)

@@ -18,9 +18,7 @@ class QwenImage(Family):
     guidance_argument = "true_cfg_scale"
     no_negative_prompt = " "  # without one, even a blank one, there would be no guidance
     # A shift of 3 at any size, up to the last step. No shift_terminal is 0 here
-    few_steps_noise: ClassVar = {
-        "lightning": {"base_shift": LN_3, "max_shift": LN_3, "shift_terminal": 0.0}
-    }
+    few_steps_noise: ClassVar = {"lightning": {"base_shift": LN_3, "max_shift": LN_3, "shift_terminal": 0.0}}
     # References have a timestep of their own, which the weights say by a tensor and the folder by its config
     marks: ClassVar = {"__index_timestep_zero__": Mark("Qwen-Image-Edit-2511", "zero_cond_t")}
 

@@ -28,10 +28,12 @@ Shape = TypeVar("Shape", bound=Answer)
 def adapters_table(settings: Settings) -> Table:
     """Return the table of adapters, from the running server, else from the disk, which does not know which of them
     fit."""
-    table = Table("Model", "Adapter", "Kind", "Size", "Rank", "Trigger words", "Fits", title="Adapters")
+    table = Table("Model", "Adapter", "Kind", "Size", "Rank", "Trigger words", "Few steps", "Fits", title="Adapters")
     for card in _adapter_cards(settings):
         words, rank = ", ".join(card.trigger_words), "" if card.rank is None else str(card.rank)
-        add_row(table, card.model, card.name, card.kind, _size(card.bytes), rank, words, _fit(card))
+        add_row(
+            table, card.model, card.name, card.kind, _size(card.bytes), rank, words, card.few_steps or "", _fit(card)
+        )
     return table
 
 

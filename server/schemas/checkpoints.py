@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pipelines.checkpoints.inspection.findings import Inspection
+from pipelines.checkpoints.inspection.hints import read_name_hints
 from pipelines.checkpoints.inspection.suggestion import Suggestion
 from pipelines.checkpoints.weight_file.adapters import Adapter
 from pipelines.protocol.messages import Capabilities
@@ -206,7 +207,8 @@ class Removal(Answer):
 class AdapterCard(Answer):
     """An adapter that requests may name. `fits` is null where the server has not tried it; `fitting_layers` are those
     of its `layers` that the model has, and `reason` names the part that does not fit, or the part of the file that
-    changes nothing."""
+    changes nothing. `few_steps` is how its name says that it was distilled: a request that names it sends its own
+    `steps` and `guidance`."""
 
     model: str
     name: str
@@ -219,6 +221,7 @@ class AdapterCard(Answer):
     fits: bool | None
     fitting_layers: int | None
     reason: str | None
+    few_steps: str | None
 
 
 class AdapterList(Answer):
@@ -261,6 +264,7 @@ def adapter_card(model: str, adapter: Adapter, capabilities: Capabilities | None
         fits=False if unsupported else True if fit else None,
         fitting_layers=fit.layers if fit else None,
         reason=str(fit) if fit and not fit.is_whole else unsupported,
+        few_steps=read_name_hints(adapter.name).few_steps,
     )
 
 

@@ -73,6 +73,12 @@ class NameHints:
         return CONSISTENT.get(self.distilled or "")
 
     @property
+    def few_steps(self) -> str | None:
+        """Return how the name says that it was distilled, such as "lightning, 4 steps"."""
+        steps = [] if self.steps is None else [f"{self.steps} steps"]
+        return None if self.distilled is None else ", ".join([self.distilled, *steps])
+
+    @property
     def found(self) -> str:
         """Describe the hint for the operator, such as "its name says turbo: check it"."""
         word = self.distilled or (f"{self.steps} steps" if self.steps is not None else "v prediction")
