@@ -181,6 +181,9 @@ def start_engine(options: argparse.Namespace, send: Callable[[FromWorker], None]
 def _create_engine(
     options: argparse.Namespace, device: "torch.device", send: Callable[[FromWorker], None]
 ) -> AnyEngine:
+    from pipelines.device.attention import choose_attention
+
+    choose_attention(device, options.checks)
     if options.kind == "chat":
         from pipelines.chat.engine import ChatEngine
         from pipelines.device.memory import chat_cache_bytes
@@ -190,12 +193,10 @@ def _create_engine(
         from pipelines.classify.engine import ClassifyEngine
 
         return ClassifyEngine(device)
-    from pipelines.device.attention import choose_attention
     from pipelines.device.memory import Budgets
     from pipelines.images.engine import ImageEngine
     from pipelines.images.parallel.group import Group
 
-    choose_attention(device, options.checks)
     budgets = Budgets.of(
         device, options.device_gib, options.host_gib, options.others_bytes, options.image_workers,
         options.chat_cache_share,
@@ -318,7 +319,7 @@ def main(start: StartEngine = start_engine) -> None:
         help="of the device's memory for chats' keys",
     )
     parser.add_argument("--kernel-cache", type=Path, help="folder for what torch.compile has built")
-    parser.add_argument("--checks", type=Path, help="folder for what warmup has found")
+    parser.add_argument("--checks", type=Path, help="folder for what was tried: checkpoints, kernels")
     options = parser.parse_args()
     share_one_arena()
     set_environment(options.kernel_cache)

@@ -68,7 +68,7 @@ def build_engines(
         classifiers,
         HostLimits(settings.max_queue, idle_unload_s=settings.idle_unload_s),
         layout.classify.device,
-        _launcher("classify", layout.classify, cluster),
+        _launcher("classify", layout.classify, cluster, [_checks(settings)]),
     )
     if cluster is None:
         members = [_member(settings, layout, slot, catalog, classifiers) for slot in layout.images]
@@ -139,7 +139,7 @@ def _member(
     processes = sum(1 if other.gpus else other.size for other in layout.images)  # that divide the host's memory
     options += [f"--devices={slot.size}", f"--others-bytes={others_bytes}", f"--image-workers={processes}"]
     options += [f"--chat-cache-share={settings.chat_cache_share:g}", f"--kernel-cache={settings.home / 'kernels'}"]
-    options += [f"--checks={settings.home / 'probes'}", f"--weights-bytes={largest_weights(catalog)}"]
+    options += [_checks(settings), f"--weights-bytes={largest_weights(catalog)}"]
     host = EngineHost(
         "image", (), _limits(settings, settings.max_queue), slot.device,
         ChildProcess("image", options, slot.environment), slot.name,
@@ -163,8 +163,12 @@ def _chat(
         specs if settings.preload else (),
         _limits(settings, settings.chat_max_queue, max((spec.max_batch for spec in specs), default=1)),
         slot.device,
-        _launcher("chat", slot, cluster, [f"--chat-cache-share={settings.chat_cache_share:g}"]),
+        _launcher("chat", slot, cluster, [f"--chat-cache-share={settings.chat_cache_share:g}", _checks(settings)]),
     )
+
+
+def _checks(settings: Settings) -> str:
+    return f"--checks={settings.home / 'probes'}"
 
 
 def _limits(settings: Settings, jobs: int, concurrency: int = 1) -> HostLimits:

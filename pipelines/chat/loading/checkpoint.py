@@ -17,6 +17,7 @@ from pipelines.chat.syntax.families import TABLE
 from pipelines.chat.syntax.output_syntax import OutputSyntax
 from pipelines.chat.syntax.tokens import TokenTable
 from pipelines.checkpoints.errors import CheckpointError
+from pipelines.device.attention import attention_notes
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.graph_capture import CAPTURES
 from pipelines.device.memory import copy_mapped_weights
@@ -67,7 +68,9 @@ class ChatCheckpoint:
         launched = self.device.type in CAPTURES and not why and not self.batching.graphs
         slow = ["its decode steps are launched kernel by kernel: no CUDA graph repeats them"] if launched else []
         tools = self.templates.choose(tools=True).traits.tools is not None
-        return ChatCapabilities(self.context, self.processor is not None, tools, why, (*self.notes, *alone, *slow))
+        return ChatCapabilities(
+            self.context, self.processor is not None, tools, why, (*self.notes, *alone, *slow, *attention_notes())
+        )
 
     @property
     def is_quantized(self) -> bool:
