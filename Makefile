@@ -119,9 +119,9 @@ format: $(STAMP) ## rewrite the code in the house format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(STAMP) ## server against the bare pipeline, many calls against one, swaps: as ratios, with a plot
+bench: $(STAMP) ## server against the bare pipeline, many calls against one, swaps: as ratios, with a plot; BASE=commit compares with that commit
 	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
-	@$(BIN)/python -m benchmarks
+	@$(BIN)/python -m benchmarks $(if $(BASE),--base $(BASE))
 
 bench-chat: $(STAMP) ## chat throughput against transformers serve and bare generate, as ratios
 	@$(BIN)/python -m benchmarks.chat

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
-from statistics import fmean, median
+from statistics import fmean
 
 from benchmarks.bare import DEVICE
 from benchmarks.jobs import bench_job
@@ -24,15 +24,15 @@ ROUNDS = 7  # of which the median counts; queue and crowd alternate
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Seconds from the first call to the mean and to the last answer: medians of the rounds."""
+    """Seconds from the first call to the mean and to the last answer, by rounds."""
 
-    mean_s: float
-    last_s: float
+    mean_s: list[float]
+    last_s: list[float]
 
     @classmethod
     def of(cls, rounds: list[list[float]]) -> "Answers":
-        """Return the medians of rounds, each with the times of its answers."""
-        return cls(median(map(fmean, rounds)), median(map(max, rounds)))
+        """Sum up rounds, each with the times of its answers."""
+        return cls([fmean(each) for each in rounds], [max(each) for each in rounds])
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from functools import partial
 
 from benchmarks.bare import DEVICE, bare_pipeline, draw, timed
 from benchmarks.jobs import bench_job
+from pipelines.checkpoints.work.estimate import work_units
 from pipelines.images.engine import ImageEngine
 from pipelines.protocol.images import Failed, ImageJob, Progress
 from server.catalog.images import ImageModel
@@ -22,7 +23,8 @@ BARE_LONG_STEPS = (2, 8)  # where one takes half a second
 NEWCOMERS = 5  # the first of which does not count
 HOST_STEPS = 40  # of the call that they join; they have more
 TRACE_CALLS = 40
-TRACE_SIDES = (512, 768, 1024, 1344)
+TRACE_ROUNDS = 5
+TRACE_SIDES = (256, 384, 512, 672)
 TRACE_STEPS = (4, 40)
 SHORT_SHARE = 0.5  # of the trace, by work: whose waiting times count
 
@@ -44,10 +46,10 @@ class BareSteps:
 
 @dataclass(frozen=True, slots=True)
 class Staggered:
-    """Seconds of the four callers together."""
+    """Seconds of the four callers together, by rounds."""
 
     bare: BareSteps
-    all_s: float
+    all_s: list[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +75,22 @@ def measure_bare_steps(model: ImageModel, side_px: int, most_rows: int, counts: 
 
 
 def staggered(model: ImageModel, side_px: int) -> Staggered:
-    """Four calls of other step counts, half a step apart, drawn at `side_px` as the bare pipeline draws. The last round
-    counts; those before it learn the limits."""
+    """Four calls of other step counts, half a step apart, drawn at `side_px` as the bare pipeline draws. The first two
+    rounds learn the limits."""
     bare = measure_bare_steps(model, side_px, most_rows=len(STEPS), counts=BARE_STEPS)
 
-    async def measure() -> float:
-        engine = ImageEngine(DEVICE)
+    async def measure() -> list[float]:
+        engine, all_s = ImageEngine(DEVICE), []
         jobs = [_drawn_at_its_size(bench_job(model, side_px, side_px, steps)) for steps in STEPS]
-        for _ in range(3):
+        for _ in range(5):
             began = time.perf_counter()
             calls = []
             for number, job in enumerate(jobs):
                 calls.append(asyncio.create_task(_follow(engine, replace(job, id=str(number)))))
                 await asyncio.sleep(bare.step_s[1] / 2)
             await asyncio.gather(*calls)
-            all_s = time.perf_counter() - began
-        return all_s
+            all_s.append(time.perf_counter() - began)
+        return all_s[2:]
 
     return Staggered(bare, asyncio.run(measure()))
 
@@ -137,33 +139,49 @@ def _drawn_at_its_size(job: ImageJob) -> ImageJob:
     return replace(job, checkpoint=replace(job.checkpoint, native_area_px=job.width_px * job.height_px))
 
 
-def mixed_trace(model: ImageModel) -> tuple[list[float], list[float]]:
-    """Waiting times of the short half of 40 calls that come at once, long ones first: in order, and as they are
-    scheduled. Seconds from arrival to the image. `model` must draw each at its size."""
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """The short half of a trace: seconds from arrival to the image, and the part of all steps that was done by then,
+    which is the order's own doing and not the machine's."""
+
+    seconds: list[float]
+    done: list[float]
+
+
+def mixed_trace(model: ImageModel) -> list[tuple[Waits, Waits]]:
+    """Waits of 40 calls that come at once, long ones first: in order, and as they are scheduled. Rounds of the two
+    alternate, as the tail of one is a few seconds. `model` must draw each at its size."""
     chooser = random.Random(7)
     sizes = [(chooser.choice(TRACE_SIDES), chooser.randint(*TRACE_STEPS)) for _ in range(TRACE_CALLS)]
     sizes.sort(key=lambda size: -(size[0] ** 2 * size[1]))
     jobs = [replace(bench_job(model, side, side, steps), id=str(number)) for number, (side, steps) in enumerate(sizes)]
-    short = {job.id for job in jobs[int(len(jobs) * (1 - SHORT_SHARE)) :]}
+    short = range(int(TRACE_CALLS * (1 - SHORT_SHARE)), TRACE_CALLS)
+    whole = {job.id: work_units(job) for job in jobs}
 
-    async def one_by_one(engine: ImageEngine, job: ImageJob, turn: asyncio.Lock, began: float) -> float:
-        async with turn:
-            await _follow(engine, job)
-        return time.perf_counter() - began
+    async def trace(engine: ImageEngine, turn: contextlib.AbstractAsyncContextManager[object]) -> Waits:
+        began, done = time.perf_counter(), dict.fromkeys(whole, 0.0)
 
-    async def at_once(engine: ImageEngine, job: ImageJob, began: float) -> float:
-        await _follow(engine, job)
-        return time.perf_counter() - began
+        async def call(job: ImageJob) -> tuple[float, float]:
+            async with turn:
+                async for event in engine.submit(job):
+                    assert not isinstance(event, Failed), event.detail
+                    if isinstance(event, Progress):
+                        done[job.id] = whole[job.id] * event.step / event.steps
+            return time.perf_counter() - began, sum(done.values()) / sum(whole.values())
 
-    async def measure() -> tuple[list[float], list[float]]:
+        ended = await asyncio.gather(*map(call, jobs))
+        return Waits([ended[number][0] for number in short], [ended[number][1] for number in short])
+
+    async def measure() -> list[tuple[Waits, Waits]]:
         engine = ImageEngine(DEVICE)
         await engine.prepare(jobs[0].checkpoint)
-        turn, began = asyncio.Lock(), time.perf_counter()
-        in_order = await asyncio.gather(*(one_by_one(engine, job, turn, began) for job in jobs))
-        began = time.perf_counter()
-        scheduled = await asyncio.gather(*(at_once(engine, job, began) for job in jobs))
-        chosen = [number for number, job in enumerate(jobs) if job.id in short]
-        return [in_order[number] for number in chosen], [scheduled[number] for number in chosen]
+        await trace(engine, contextlib.nullcontext())  # in which the engine learns what sharing gains
+        rounds = []
+        for _ in range(TRACE_ROUNDS):
+            in_order = await trace(engine, asyncio.Lock())
+            rounds.append((in_order, await trace(engine, contextlib.nullcontext())))
+        engine.close()
+        return rounds
 
     return asyncio.run(measure())
 

@@ -4,38 +4,71 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rich.table import Table
 
+CAPTION = "lower is better; of several rounds the median, and the lowest and highest ratio"
+
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Seconds of one thing over seconds of another, in the same run."""
+    """Seconds of one thing over seconds of another, of the rounds of one run. Where both have as many, those beside
+    each other were measured one after the other."""
 
     name: str
-    measured_s: float
-    against_s: float
+    measured: Sequence[float]
+    against: Sequence[float]
     target: float | None = None
+    unit: str = "s"
+
+    @property
+    def measured_s(self) -> float:
+        """Return the median round."""
+        return median(self.measured)
+
+    @property
+    def against_s(self) -> float:
+        """Return the median round."""
+        return median(self.against)
 
     @property
     def value(self) -> float:
-        """Lower is better."""
+        """Return the ratio of the medians: lower is better."""
         return self.measured_s / self.against_s
+
+    @property
+    def spread(self) -> tuple[float, float] | None:
+        """Return the lowest and the highest ratio that a single round would have shown; None of a single round."""
+        if len(self.measured) == len(self.against) == 1:
+            return None
+        if len(self.measured) == len(self.against):
+            ratios = [one / other for one, other in zip(self.measured, self.against, strict=True)]
+            return min(ratios), max(ratios)
+        return min(self.measured) / max(self.against), max(self.measured) / min(self.against)
 
 
 def show(ratios: Sequence[Ratio], title: str) -> Table:
     """For the terminal."""
-    table = Table("", "Measured", "Against", "Ratio", "Target", title=title, caption="lower is better")
+    table = Table("", "Measured", "Against", "Ratio", "Rounds", "Target", title=title, caption=CAPTION)
     for ratio in ratios:
         target = "" if ratio.target is None else f"< {ratio.target:g}"
-        table.add_row(ratio.name, f"{ratio.measured_s:.2f} s", f"{ratio.against_s:.2f} s", f"{ratio.value:.3f}", target)
+        rounds = "one" if ratio.spread is None else "{:.2f} to {:.2f}".format(*ratio.spread)
+        medians = (f"{each:.2f} {ratio.unit}".strip() for each in (ratio.measured_s, ratio.against_s))
+        table.add_row(ratio.name, *medians, f"{ratio.value:.3f}", rounds, target)
     return table
 
 
 def write(ratios: Sequence[Ratio], device: str, folder: Path) -> None:
     record: dict[str, Any] = {"device": device}
-    record |= {r.name: {"measured_s": r.measured_s, "against_s": r.against_s, "ratio": r.value} for r in ratios}
+    record |= {
+        each.name: {
+            "measured_s": list(each.measured), "against_s": list(each.against), "ratio": each.value,
+            "spread": each.spread,
+        }
+        for each in ratios
+    }  # fmt: skip
     (folder / "bench.json").write_text(json.dumps(record, indent=2) + "\n")
     _plot([ratio for ratio in ratios if ratio.target is not None], device, folder / "bench.png")
 
@@ -52,8 +85,10 @@ def _plot(ratios: Sequence[Ratio], device: str, path: Path) -> None:
     axes.bar_label(bars, fmt="%.2f", label_type="edge", padding=8)
     for position, ratio in enumerate(ratios):
         axes.plot([ratio.target] * 2, [position - 0.4, position + 0.4], color="#c2452d", linewidth=2)
+        if ratio.spread is not None:
+            axes.plot(ratio.spread, [position] * 2, color="black", linewidth=1)
     axes.invert_yaxis()
     axes.margins(x=0.12)
-    axes.set_title(f"Ratios, lower is better; red: the target ({device})", fontsize=10)
+    axes.set_title(f"Ratios, lower is better; black: the rounds, red: the target ({device})", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=120)
