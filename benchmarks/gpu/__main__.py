@@ -23,7 +23,7 @@ try:
 
     import torch
 
-    from benchmarks.gpu import ceilings, decoding, hidden_costs, images, options, several, swap
+    from benchmarks.gpu import ceilings, decoding, default, hidden_costs, images, options, several, swap
     from benchmarks.gpu.machine import Machine
     from benchmarks.gpu.report import PART_S, Report
 except ModuleNotFoundError as missing:
@@ -31,6 +31,7 @@ except ModuleNotFoundError as missing:
     raise SystemExit(f"The GPU benchmark needs {package}, which is not installed: pip install -e .") from None
 
 PARTS: dict[str, Callable[[Machine, Report], Awaitable[None]]] = {
+    "default": default.default,
     "chats": hidden_costs.chats,
     "decoding": decoding.decoding,
     "waits": hidden_costs.waits,
