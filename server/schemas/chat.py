@@ -127,7 +127,7 @@ UNSUPPORTED = {  # field -> what to do instead
     "audio": "this server answers in text",
     "function_call": "use 'tool_choice'",
     "functions": "use 'tools'",
-    "moderation": "leave it out",
+    "moderation": "the server's own policy checks each chat; /v1/moderations scores a text",
     "web_search_options": "this server does not search the web",
     # of other servers; they would change the sampling
     "best_of": "use 'n'",
@@ -198,6 +198,20 @@ class ImageConfig(LenientModel):
     image_size: TierName | None = None
 
 
+def _reasoning(value: object) -> object:
+    """Return what is written short as the object that it is short for."""
+    if isinstance(value, bool):
+        return {"enabled": value}
+    return {"effort": value} if isinstance(value, str) else value
+
+
+class ChatReasoning(LenientModel):
+    """How routers and the Responses API write `reasoning_effort`, or whether the model thinks first."""
+
+    effort: str | None = None
+    enabled: bool | None = None
+
+
 class ChatBody(HostedFields):
     """Every supported field. Those after `image_config` are accepted and have no effect. An answer with images takes
     the options of the image routes, too."""
@@ -234,6 +248,8 @@ class ChatBody(HostedFields):
     reasoning_effort: str | None = None  # this and `verbosity` are for templates that know them
     verbosity: str | None = None
     thinking_token_budget: ThinkingBudget = None  # tokens of thoughts, as vLLM calls it
+    reasoning: Annotated[ChatReasoning, BeforeValidator(_reasoning)] = Field(default_factory=ChatReasoning)
+    enable_thinking: bool | None = None  # this and the last are other names for what templates know
     chat_template_kwargs: TemplateOptions = Field(default_factory=dict)
     documents: list[dict[str, Any]] | None = None  # for templates that show texts to answer from
     modalities: list[Literal["text", "image"]] = Field(default_factory=list)  # with "image", the answer has an image

@@ -102,7 +102,7 @@ def ignored_fields(values: Mapping[str, Any]) -> list[str]:
 
 def asks_for_image(body: GenerateBody) -> bool | None:
     """Return whether the answer shall have images, None where the body names no modalities."""
-    modalities = [name.upper() for name in body.generation_config.response_modalities]
+    modalities = {*body.generation_config.response_modalities} - {"MODALITY_UNSPECIFIED"}
     return IMAGE in modalities if modalities else None
 
 

@@ -17,6 +17,21 @@ UNSUPPORTED = {  # field -> what to do instead
 }
 
 
+def _in_capitals(name: object) -> object:
+    return name.upper() if isinstance(name, str) else name
+
+
+def _media_type(text: object) -> object:
+    """Return a media type without its parameters."""
+    return text.partition(";")[0].strip().lower() or None if isinstance(text, str) else text
+
+
+Modality = Annotated[Literal["TEXT", "IMAGE", "MODALITY_UNSPECIFIED"], BeforeValidator(_in_capitals)]
+MediaType = Annotated[
+    Literal["text/plain", "application/json"] | None, BeforeValidator(_media_type, json_schema_input_type=str | None)
+]
+
+
 def _either_case(name: str) -> AliasChoices:
     return AliasChoices(to_camel(name), name)
 
@@ -109,10 +124,6 @@ class GeminiTool(GeminiModel):
     function_declarations: list[FunctionDeclaration] = Field(default_factory=list)
 
 
-def _in_capitals(mode: object) -> object:
-    return mode.upper() if isinstance(mode, str) else mode
-
-
 Mode = Annotated[Literal["AUTO", "ANY", "NONE", "VALIDATED", "MODE_UNSPECIFIED"], BeforeValidator(_in_capitals)]
 
 
@@ -157,10 +168,10 @@ class GenerationConfig(GeminiModel):
     stop_sequences: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=MAX_STOPS)] = Field(
         default_factory=list
     )
-    response_mime_type: str | None = None
+    response_mime_type: MediaType = None
     response_schema: dict[str, Any] | None = None
     response_json_schema: dict[str, Any] | None = None
-    response_modalities: list[str] = Field(default_factory=list)
+    response_modalities: list[Modality] = Field(default_factory=list)
     image_config: GeminiImageConfig | None = None
     thinking_config: ThinkingConfig | None = None
 

@@ -183,7 +183,10 @@ def _grammar(tool: ChatCustomTool) -> GrammarText | None:
 
 
 def _template_options(body: ChatBody) -> Mapping[str, Any]:
-    options = template_options(body.reasoning_effort, body.verbosity, body.chat_template_kwargs)
+    enabled = body.reasoning.enabled if body.enable_thinking is None else body.enable_thinking
+    thinks = {} if enabled is None else {"enable_thinking": enabled}
+    effort = body.reasoning_effort or body.reasoning.effort
+    options = template_options(effort, body.verbosity, {**thinks, **body.chat_template_kwargs})
     return options | ({"documents": body.documents} if body.documents else {})
 
 

@@ -1,8 +1,8 @@
 """What servers send a little otherwise than OpenAI's, as OpenAI's has it: the calls of tools, and why an answer ended.
 
 Some send no `index` with the pieces of calls, or 0 with all of them; no ids; arguments as an object; `stop` as the
-reason of an answer that ends with calls; content in parts, with reasoning among them; a whole answer where a stream was
-asked for.
+reason of an answer that ends with calls; content in parts, with reasoning among them; no `logprobs` or `refusal` where
+there are none; a whole answer where a stream was asked for.
 """
 
 import uuid
@@ -160,7 +160,8 @@ def _whole_choice(choice: Json) -> Json:
     message, calls = choice.get("message"), _Calls()
     if not isinstance(message, dict):
         return choice
-    choice = {**choice, "message": (message := _in_one_text(message))}
+    message = {"content": None, "refusal": None, **_in_one_text(message)}  # which OpenAI's schema requires
+    choice = {"logprobs": None, **choice, "message": message}
     if not isinstance(sent := message.get("tool_calls"), list) or not sent:
         return choice
     made = [_whole_call(call, calls, index) if _is_call(call) else call for index, call in enumerate(sent)]

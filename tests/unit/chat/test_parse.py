@@ -295,3 +295,23 @@ def test_nested_schemas_must_be_strict_too() -> None:
         outer = {**CITY, **wrap, "required": ["city", "list"]}
         with pytest.raises(BadRequest, match="'additionalProperties' is required"):
             parse_chat(body(response_format=schema(outer, strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("sent", "options"),
+    [
+        ({"reasoning": {"effort": "low"}}, {"reasoning_effort": "low", "enable_thinking": True}),
+        ({"reasoning": "high"}, {"reasoning_effort": "high", "enable_thinking": True}),
+        ({"reasoning": {"enabled": False}}, {"enable_thinking": False}),
+        ({"reasoning": False}, {"enable_thinking": False}),
+        ({"enable_thinking": False}, {"enable_thinking": False}),
+        (
+            {"reasoning": {"effort": "low"}, "reasoning_effort": "none"},
+            {"reasoning_effort": "none", "enable_thinking": False},
+        ),
+        ({"enable_thinking": True, "chat_template_kwargs": {"enable_thinking": False}}, {"enable_thinking": False}),
+    ],
+)
+def test_other_names_for_thinking_are_read(sent: dict[str, Any], options: dict[str, Any]) -> None:
+    assert parse_chat(body(**sent)).template_options == options
+    assert ineffective_fields(body(**sent)) == []

@@ -135,3 +135,10 @@ def test_an_answer_that_came_whole_becomes_a_stream() -> None:
         "choices": [{"delta": message, "finish_reason": "stop"}],
     }
     assert (last["choices"], last["usage"]) == ([], {"prompt_tokens": 1})
+
+
+def test_what_openais_schema_requires_is_there() -> None:
+    (choice,) = repaired_completion({"choices": [{"index": 0, "message": {"role": "assistant"}}]})["choices"]
+    assert choice == {"index": 0, "logprobs": None, "message": {"role": "assistant", "content": None, "refusal": None}}
+    (choice,) = repaired_completion({"choices": [{"logprobs": {}, "message": {"refusal": "no"}}]})["choices"]
+    assert (choice["logprobs"], choice["message"]["refusal"]) == ({}, "no")

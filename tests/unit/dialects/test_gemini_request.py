@@ -139,3 +139,23 @@ def test_what_can_not_be_honoured_is_refused_by_its_name(fields: Any, param: str
 @pytest.mark.parametrize("data", ["+/+/Ag==", "-_-_Ag==", "-_-_Ag"])
 def test_images_may_be_in_either_base64(data: str) -> None:
     assert Blob(data=data).data == "+/+/Ag=="
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "would_work"),
+    [
+        ({"responseModalities": ["AUDIO"]}, "generationConfig.responseModalities[0]", "'TEXT', 'IMAGE'"),
+        ({"response_modalities": ["TEXT", "Audio"]}, "generationConfig.response_modalities[1]", "'TEXT', 'IMAGE'"),
+        ({"responseMimeType": "text/x.enum"}, "generationConfig.responseMimeType", "'application/json'"),
+        ({"responseMimeType": "application/xml"}, "generationConfig.responseMimeType", "'application/json'"),
+    ],
+)
+def test_an_answer_that_no_model_gives_is_refused_by_name(config: Any, field: str, would_work: str) -> None:
+    with pytest.raises(BadRequest, match=would_work) as raised:
+        body(HELLO, generationConfig=config)
+    assert raised.value.param == field
+
+
+def test_a_media_type_may_have_parameters() -> None:
+    made = body(HELLO, generationConfig={"responseMimeType": "application/json; charset=utf-8"})
+    assert to_chat(made, "m")["response_format"] == {"type": "json_object"}
