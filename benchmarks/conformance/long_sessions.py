@@ -51,9 +51,23 @@ def _at_limit(agent: Agent) -> Agent:
     """Return the agent as it is used with so short a context."""
     if agent.name == "Claude Code":  # whose own prompt and tools are longer
         return replace(agent, command=_shorter(agent.command, "--tools", "Bash", "--system-prompt", "You write code."))
+    if agent.name == "Codex CLI":
+        return replace(agent, set_up=_codex_setup(agent.set_up))
     if agent.name == "Gemini CLI":
         return replace(agent, set_up=_gemini_setup(agent.set_up))
     return agent
+
+
+def _codex_setup(set_up: Callable[[Place], Mapping[str, str]]) -> Callable[[Place], Mapping[str, str]]:
+    """Return a set-up with the context: after an error, a session shortens itself in the same process alone."""
+
+    def write(place: Place) -> Mapping[str, str]:
+        variables = set_up(place)
+        path = place.home / ".codex" / "config.toml"
+        path.write_text(f"model_context_window = {CONTEXT}\n{path.read_text()}")
+        return variables
+
+    return write
 
 
 def _gemini_setup(set_up: Callable[[Place], Mapping[str, str]]) -> Callable[[Place], Mapping[str, str]]:
@@ -62,7 +76,7 @@ def _gemini_setup(set_up: Callable[[Place], Mapping[str, str]]) -> Callable[[Pla
     def write(place: Place) -> Mapping[str, str]:
         variables = set_up(place)
         path = place.home / ".gemini" / "settings.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), "model": {"compressionThreshold": 0.012}}))
+        path.write_text(json.dumps({**json.loads(path.read_text()), "model": {"compressionThreshold": 0.03}}))
         return variables
 
     return write

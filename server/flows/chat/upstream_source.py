@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pipelines.protocol.chat import Admitted, ChatEvent, ChatFinished, ChatUsage, ChoiceFinished
 from pipelines.protocol.upstream import Upstream
 from server.backends.upstream import UpstreamResponse
-from server.backends.upstream_errors import UpstreamError, read_error
+from server.backends.upstream_errors import read_error
 from server.catalog.chat import ChatModel
 from server.errors import ApiError, EngineFailure
 from server.flows.chat.completion import CompletionHead, CompletionWriter
@@ -125,22 +125,18 @@ class UpstreamSource(ChatSource):
     async def _complete(self, body: Json) -> UpstreamResponse:
         """Return the answer to a body, or to one with a lower limit of its answer, if that fits the context."""
         answer = await self._parts.upstreams.complete(self._upstream, body)
-        shorter = within_context(body, answer.error) if answer.error else None
-        if shorter is None:
-            return answer
-        return _better(answer, await self._parts.upstreams.complete(self._upstream, shorter))
+        shorter = within_context(body, answer)
+        return _better(answer, await self._parts.upstreams.complete(self._upstream, shorter)) if shorter else answer
 
     @asynccontextmanager
     async def _open_stream(self, body: Json) -> AsyncIterator[UpstreamResponse | AsyncIterator[Json]]:
         """Open the answer to a body as `_complete` does."""
         async with AsyncExitStack() as stack:
             answer = await stack.enter_async_context(self._parts.upstreams.stream(self._upstream, body))
-            error = answer.error if isinstance(answer, UpstreamResponse) else None
-            if error and isinstance(answer, UpstreamResponse) and (shorter := within_context(body, error)):
+            if shorter := within_context(body, answer):
                 second = await stack.enter_async_context(self._parts.upstreams.stream(self._upstream, shorter))
-                yield _better(answer, second)
-            else:
-                yield answer
+                answer = _better(answer, second)
+            yield answer
 
     async def _stream_verbatim(self, call: ChatCall, chat_id: str) -> AsyncGenerator[AnswerEvent, None]:
         """Yield the upstream's chunks as they are."""
@@ -198,10 +194,10 @@ class UpstreamSource(ChatSource):
             await self._parts.runner.record_usage(usage, *(n if isinstance(n, int) else 0 for n in counts))
 
 
-Second = TypeVar("Second", bound=UpstreamResponse | AsyncIterator[Json])
+Answer = TypeVar("Answer", bound=UpstreamResponse | AsyncIterator[Json])
 
 
-def _better(first: UpstreamResponse, second: Second) -> UpstreamResponse | Second:
+def _better(first: Answer, second: Answer) -> Answer:
     """Return the second answer, unless it is another error than the first: that one the caller has caused."""
     error = second.error if isinstance(second, UpstreamResponse) else None
     return first if error and not error.exceeds_context else second
@@ -241,12 +237,13 @@ def _stream_error(upstream: Upstream, chunk: Json) -> ApiError:
     return to_api_error(upstream, error, {})
 
 
-def within_context(values: Json, error: UpstreamError) -> Json | None:
-    """Return the body with a limit of its answer that the context has room for; None if it asks for none, or if the
-    conversation alone is too long. Clients send the limit of the model that they know, and local models end an answer
-    where the context ends, too."""
+def within_context(values: Json, answer: UpstreamResponse | AsyncIterator[Json]) -> Json | None:
+    """Return the body with a limit of its answer that the context has room for, where its own was refused; None if it
+    has none, or if the conversation alone is too long. Clients send the limit of the model that they know, and local
+    models end an answer where the context ends, too."""
+    error = answer.error if isinstance(answer, UpstreamResponse) else None
     named = next((name for name in ANSWER_LIMITS if isinstance(values.get(name), int)), None)
-    if named is None or not error.exceeds_context:
+    if named is None or error is None or not error.exceeds_context:
         return None
     unlimited = {name: value for name, value in values.items() if name not in ANSWER_LIMITS}
     if error.tokens is None or error.context is None or error.at_least:

@@ -25,7 +25,7 @@ from server.catalog.chat import ChatModel
 from server.errors import BadRequest, ContextExceeded, EngineFailure, UpstreamRefused
 from server.flows.chat.events import RawItem
 from server.flows.chat.request import ChatRequest, to_body
-from server.flows.chat.upstream_source import UpstreamSource
+from server.flows.chat.upstream_source import UpstreamSource, within_context
 from server.schemas.extra_fields import SAMPLED
 
 UPSTREAM = Upstream("http://there/v1", "large", None)
@@ -84,6 +84,9 @@ async def test_every_kind_of_delta_is_read() -> None:
     assert events[-1].usage == ChatUsage(3, 2, 1)
 
 
+ROOM = "This model's maximum context length is 20000 tokens. However, your prompt contains {}, and you asked for 4000."
+
+
 def refused(status: int, message: str) -> UpstreamResponse:
     error = read_error({"error": {"message": message}}, status)
     return UpstreamResponse(error.status, error.body(), {}, error)
@@ -135,3 +138,22 @@ def test_a_schema_is_strict_where_it_can_be(closed: dict[str, Any], strict: bool
     schema = {"type": "object", "properties": {}, **closed}
     body = to_body(replace(TURN, format=JsonFormat(schema)))
     assert body["response_format"]["json_schema"] == {"name": "answer", "schema": schema, "strict": strict}
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "values", "lowered"),
+    [
+        (400, ROOM.format("19000 input tokens"), {"max_tokens": 4000}, {"max_tokens": 1000}),
+        (400, ROOM.format("19000 input tokens"), {"max_completion_tokens": 4000}, {"max_completion_tokens": 1000}),
+        (400, ROOM.format("at least 16001 input tokens"), {"max_tokens": 4000, "n": 1}, {"n": 1}),  # not counted
+        (400, "context length exceeded", {"max_tokens": 4000}, {}),
+        (400, ROOM.format("20001 input tokens"), {"max_tokens": 4000}, None),
+        (400, ROOM.format("19000 input tokens"), {}, None),
+        (400, "temperature is too high", {"max_tokens": 4000}, None),
+        (429, "slow down", {"max_tokens": 4000}, None),
+    ],
+)
+def test_the_limit_of_an_answer_is_lowered_to_what_fits(
+    status: int, message: str, values: dict[str, Any], lowered: dict[str, Any] | None
+) -> None:
+    assert within_context(values, refused(status, message)) == lowered
