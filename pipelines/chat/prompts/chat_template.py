@@ -8,8 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from jinja2 import TemplateError
-from transformers.utils.chat_template_utils import _get_template_variables
+from transformers.utils.chat_template_utils import (
+    _get_control_token_patterns,
+    _get_template_variables,
+    mark_control_tokens,
+)
 
+from pipelines.chat.prompts.control_tokens import encode_marked, mark_inner_keys
 from pipelines.chat.prompts.probing import TemplateRefused
 from pipelines.chat.prompts.template_probes import find_traits
 from pipelines.chat.prompts.template_traits import TemplateTraits
@@ -37,8 +42,13 @@ class TemplateUse:
 
     def encode(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any], *, tensors: bool) -> Any:
         """Return the prompt as tokens, in which control tokens of the messages are text. Raises TemplateRefused."""
-        how = {"return_tensors": "pt"} if tensors else {}
-        return self._apply(messages, variables, tokenize=True, return_dict=True, sanitize_control_tokens=True, **how)
+        tokens = getattr(self.renderer, "tokenizer", self.renderer)._get_control_tokens(self.source)
+        marked = [mark_inner_keys(message, tokens) for message in messages], mark_inner_keys(variables, tokens)
+        if tensors:  # a vision model's processor marks strings itself
+            how = {"return_tensors": "pt", "return_dict": True, "sanitize_control_tokens": True}
+            return self._apply(*marked, tokenize=True, **how)
+        strings = mark_control_tokens(marked, _get_control_token_patterns(tokens)[0])
+        return encode_marked(self.renderer, self._apply(*strings, tokenize=False), tokens)
 
     def _apply(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any], **how: Any) -> Any:
         source = UNSET_TOOLS + self.source if self.traits.unset_tools else self.source
