@@ -204,6 +204,7 @@ class ReasoningItem(LenientModel):
     id: Id | None = None
     summary: list[dict[str, Any]] = Field(default_factory=list)
     content: list[dict[str, Any]] | None = None
+    encrypted_content: Annotated[str | None, Field(exclude=True)] = None  # read before: this server's is the content
 
 
 class CompactionItem(LenientModel):

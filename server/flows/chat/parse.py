@@ -94,6 +94,7 @@ def parse_chat(values: dict[str, Any]) -> ChatRequest:
 def read_chat_body(values: dict[str, Any]) -> tuple[ChatBody, list[str]]:
     """Return the body, and the paths of what can't be read or run here. Raises BadRequest for the first invalid
     field."""
+    values = _with_own_thinking(values)
     shaped, history = {**normalise_tools(values, _nest_function), **_nested_format(values)}, ChatHistory()
     known, tools = leave_out_hosted_tools(shaped, TOOLS)
     messages = history.read(values.get("messages"))
@@ -132,6 +133,24 @@ def _nested_format(values: Mapping[str, Any]) -> dict[str, Any]:
     return {"response_format": {"type": "json_schema", "json_schema": inner}} if "schema" in sent else {}
 
 
+def _with_own_thinking(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body with what it says of thoughts in this server's fields: OpenRouter has `reasoning`, DeepSeek and
+    GLM `thinking`, Qwen's and SiliconFlow's clouds `enable_thinking` and `thinking_budget`."""
+    made = dict(values)
+    for name, budget in (("reasoning", "max_tokens"), ("thinking", "budget_tokens")):
+        if isinstance(sent := made.get(name), Mapping):
+            del made[name]
+            made.setdefault("thinking_token_budget", sent.get(budget))
+            made.setdefault("reasoning_effort", sent.get("effort"))
+            switch = {"enabled": True, "disabled": False}.get(str(sent.get("type")), sent.get("enabled"))
+            made.setdefault("enable_thinking", switch)
+    made.setdefault("thinking_token_budget", made.pop("thinking_budget", None))
+    switch, options = made.pop("enable_thinking", None), made.get("chat_template_kwargs") or {}
+    if isinstance(switch, bool) and isinstance(options, Mapping):
+        made["chat_template_kwargs"] = {"enable_thinking": switch, **options}
+    return {name: value for name, value in made.items() if value is not None or name in values}
+
+
 def custom_names(body: ChatBody) -> frozenset[str]:
     """Return the names of the body's custom tools."""
     return frozenset(tool.custom.name for tool in body.tools if isinstance(tool, ChatCustomTool))
@@ -139,7 +158,7 @@ def custom_names(body: ChatBody) -> frozenset[str]:
 
 def ineffective_fields(values: Mapping[str, Any]) -> list[str]:
     """Return the sent fields that are accepted and have no effect."""
-    return [*(name for name in NO_EFFECT if values.get(name)), *ignored_fields(ChatBody, values)]
+    return [*(name for name in NO_EFFECT if values.get(name)), *ignored_fields(ChatBody, _with_own_thinking(values))]
 
 
 def _check_messages(body: ChatBody) -> None:

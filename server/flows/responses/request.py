@@ -125,8 +125,9 @@ def _item(item: Json, path: str, left_out: list[str], *, strict: bool) -> Json:
     if kind in CALLS and not isinstance(item.get(CALLS[kind]), str):
         return {**made, CALLS[kind]: json_text(item.get(CALLS[kind])) or "{}"}
     if kind == "reasoning":
-        made |= _own_thoughts(item)
-        item = {**item, **made}
+        own = _own_thoughts(item)
+        left_out += [f"{path}.encrypted_content"] if item.get("encrypted_content") and not own else []
+        item = {**item, **own}
         return {**made, "summary": _thoughts(item.get("summary")), "content": _thoughts(item.get("content"))}
     if kind == "image_generation_call" and item.get("result") and "id" not in made:
         return {**made, "id": f"ig_{uuid.uuid4().hex}"}
@@ -164,7 +165,7 @@ def _own_thoughts(item: Json) -> Json:
         text = read_summary(str(item.get("encrypted_content") or ""))
     except BadRequest:
         return {}
-    return {"content": [{"type": "reasoning_text", "text": text}], "encrypted_content": None}
+    return {"content": [{"type": "reasoning_text", "text": text}]}
 
 
 def _is_known(item: Json) -> bool:

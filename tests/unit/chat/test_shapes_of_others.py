@@ -152,3 +152,32 @@ async def test_keys_of_schemas_arguments_and_of_other_words_are_not_named(app: I
 async def test_a_hosted_tool_of_google_is_left_out_and_named(app: InProcess) -> None:
     job, named = await send(app, GEMINI, tools=[{"googleSearch": {}}, {"functionDeclarations": [LOOK]}])
     assert ([each["function"]["name"] for each in job.tools], named) == (["look"], ["tools[0].googleSearch"])
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "budget", "thinks"),
+    [
+        (CHAT, {"thinking_token_budget": 64}, 64, None),
+        (CHAT, {"thinking_token_budget": -1}, None, None),
+        (CHAT, {"thinking_budget": 64, "enable_thinking": True}, 64, True),
+        (CHAT, {"enable_thinking": False}, None, False),
+        (CHAT, {"reasoning": {"effort": "low", "max_tokens": 64}}, 64, True),
+        (CHAT, {"thinking": {"type": "enabled", "budget_tokens": 64}}, 64, True),
+        (CHAT, {"thinking": {"type": "disabled"}}, None, False),
+        (RESPONSES, {"thinking_token_budget": 64}, 64, None),
+        (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": 64}}, 64, True),
+        (MESSAGES, {"thinking": {"type": "adaptive"}}, None, True),
+        (MESSAGES, {"thinking": {"type": "disabled"}}, None, False),
+        (GEMINI, {"generationConfig": {"thinkingConfig": {"thinkingBudget": 64}}}, 64, True),
+        (GEMINI, {"generationConfig": {"thinkingConfig": {"thinkingBudget": -1}}}, None, True),
+        (GEMINI, {"generationConfig": {"thinkingConfig": {"thinkingBudget": 0}}}, None, False),
+        (GEMINI, {"generationConfig": {"thinkingConfig": {"thinkingLevel": "LOW"}}}, None, True),
+    ],
+)
+async def test_a_budget_of_thoughts_is_read_in_the_words_of_each_protocol(
+    app: InProcess, path: str, sent: dict[str, Any], budget: int | None, thinks: bool | None
+) -> None:
+    job, ignored = await send(app, path, **sent)
+    assert job.thinking_budget == budget
+    assert job.template_options.get("enable_thinking") is thinks
+    assert not {name.partition(".")[0] for name in ignored} & sent.keys()
