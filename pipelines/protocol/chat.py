@@ -2,7 +2,8 @@
 
 They come in this order: `Queued` (perhaps), `Admitted` once the prompt is known to fit, `Started` when the first of its
 sequences is scheduled, deltas of its choices, one `ChoiceFinished` a choice, and `ChatFinished` or `Failed` last. An
-invalid request is `Failed` before `Admitted`. A job that has started and fails has `PartialUsage` before `Failed`.
+invalid request is `Failed` before `Admitted`. A job that has started and fails has `PartialUsage` before `Failed`; one
+that gives up its place for a while is `Queued` again.
 """
 
 from collections.abc import Iterable, Mapping

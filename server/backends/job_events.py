@@ -10,7 +10,7 @@ from typing import Final, Generic, Self, TypeVar
 from pipelines.checkpoints.work.estimate import is_duration
 from pipelines.protocol.chat import Admitted, ChatEvent, ChatFinished, ChatJob, CountFinished
 from pipelines.protocol.classify import Classified, ClassifyEvent
-from pipelines.protocol.images import Event, Failed, Finished, ImageJob, Progress, Started
+from pipelines.protocol.images import Event, Failed, Finished, ImageJob, Progress, Queued, Started
 from pipelines.protocol.messages import AnyEvent, Job, JobKind, Spec
 from server.backends.transport import NO_MEMORY
 
@@ -88,6 +88,7 @@ class PendingJob:
     started: bool = False
     admitted: bool = False  # a chat's prompt is built
     on_device: bool = False
+    waits: bool = False  # a chat that is ready, for its turn on the device, or gave it up: that may take any time
     share_left: float = 1.0  # of an image job's steps
     last_event_at: float = 0.0  # by the monotonic clock
 
@@ -95,6 +96,7 @@ class PendingJob:
         """Record an event, and pass it on to the reader of the job's events."""
         self.acknowledged = True
         self.admitted = self.admitted or isinstance(event, Admitted)
+        self.waits = self.admitted and isinstance(event, Queued | Admitted)
         if isinstance(event, Started):
             self.on_device = self.admitted or not isinstance(self.job, ChatJob)
         self.started = self.started or isinstance(event, Started | Admitted)

@@ -71,13 +71,14 @@ class Watchdog:
                 return
 
     def _why_stuck(self, now: float) -> str | None:
-        """Return why the worker is stuck; None if it is not. A preempted job has fewer events, but it has some."""
+        """Return why the worker is stuck; None if it is not."""
         if now - self.last_message_at > self._silence_s:
             return "it does not answer"
         due = [pending for pending in self._pending.values() if self._is_due(pending)]
         if due and now - self._last_event_at > self._silence_s:
             return "none of its jobs makes progress"
-        if any(now - pending.last_event_at > pending.job.time_limit_s + STUCK_GRACE_S for pending in due):
+        moving = [pending for pending in due if not pending.waits]
+        if any(now - pending.last_event_at > pending.job.time_limit_s + STUCK_GRACE_S for pending in moving):
             return "a job makes no progress"
         return None
 

@@ -25,6 +25,7 @@ from pipelines.chat.model.length_rules import LengthRules
 from pipelines.chat.steps.fairness import TokenCounts, tier_rank
 from pipelines.chat.steps.sequence import Sequence
 from pipelines.device.failures import OutOfTime
+from pipelines.protocol.images import Queued
 from pipelines.protocol.tiers import RANK
 
 MAX_PASSED: Final = 16  # smaller sequences that may go before one that finds no memory
@@ -261,6 +262,7 @@ class Scheduler:
         return self._rules.long_from is not None and len(sequence.tokens) > self._rules.long_from
 
     def _wait_again(self, sequence: Sequence) -> None:
+        sequence.request.emit(Queued())  # whoever watches the worker knows that it may take any time
         self._release(sequence)
         self._waiting.append(sequence)
 

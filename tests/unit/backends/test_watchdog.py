@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.protocol.chat import Admitted, ChatJob, ChatSpec, CountJob
+from pipelines.protocol.chat import Admitted, ChatJob, ChatSpec, CountJob, TextDelta
 from pipelines.protocol.classify import ClassifierSpec, ClassifyJob
-from pipelines.protocol.images import Queued
+from pipelines.protocol.images import Queued, Started
 from server.backends.job_events import PendingJob
 from server.backends.watchdog import STUCK_GRACE_S, Watchdog
 
@@ -44,6 +44,21 @@ def test_a_job_that_the_worker_has_not_seen_or_that_waits_for_the_device_is_not_
     assert watchdog(classified, unseen)._why_stuck(late) is None
     classified.started = True
     assert watchdog(classified, unseen)._why_stuck(late) == "a job makes no progress"
+
+
+def test_a_chat_that_waits_for_its_turn_may_take_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.backends.job_events.time", SimpleNamespace(monotonic=lambda: 0.0))
+    waiting, late = chat(), LIMIT_S + STUCK_GRACE_S + 1
+    for event, stuck in (
+        (Queued(), "a job makes no progress"),  # its prompt is made
+        (Admitted(1), None),
+        (Started(), "a job makes no progress"),
+        (TextDelta(0, "a"), "a job makes no progress"),
+        (Queued(), None),  # others have its place
+        (TextDelta(0, "b"), "a job makes no progress"),
+    ):
+        waiting.record(event)
+        assert watchdog(waiting)._why_stuck(late) == stuck, event
 
 
 def test_a_job_that_moves_on_brings_those_behind_it_nearer_and_no_other() -> None:

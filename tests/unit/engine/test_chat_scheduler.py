@@ -16,7 +16,7 @@ from pipelines.chat.steps.sampling import SamplerState
 from pipelines.chat.steps.scheduler import MAX_PASSED, Scheduler
 from pipelines.chat.steps.sequence import Request, Sequence
 from pipelines.protocol.chat import ChatEvent, ChatJob, ChatSampling
-from pipelines.protocol.images import Failed, Started
+from pipelines.protocol.images import Failed, Queued, Started
 from pipelines.protocol.tiers import ServiceTier
 
 MAX_BATCH = 4
@@ -354,6 +354,7 @@ def test_memory_is_taken_from_the_key_that_has_the_most() -> None:
     scheduled.step()
     scheduled.scheduler.preempt(keep=2)
     assert scheduled.scheduler.scheduled == [hogs[0], guest]
+    assert [type(event) for event in scheduled.events] == [Started] * 4 + [Queued] * 2, "they say that they wait"
 
 
 def test_what_gets_on_never_meets_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
