@@ -30,7 +30,6 @@ class ImageFileInfo:
 
     coefficient_bytes: int = 0  # of a JPEG in several scans: all of them, whatever the size that is decoded
     canvas_px: int = 0  # of a WebP, whose decoder has several canvases
-    lossy: bool = False  # a JPEG or a lossy WebP, whose black and white are not quite so
     cicp: bytes = b""  # of a PNG: its code points for primaries and curve, which Pillow does not read
     bad_profile: slice | None = None  # of a PNG: the chunk for which Pillow would refuse it
 
@@ -88,7 +87,7 @@ def _inspect_jpeg(data: bytes) -> ImageFileInfo:
             if scans > MAX_SCANS:
                 raise ImageError(f"The JPEG has more than {MAX_SCANS} scans. Save it again as a baseline JPEG or PNG.")
         position += max(2, length)
-    return ImageFileInfo(coefficient_bytes, lossy=True)
+    return ImageFileInfo(coefficient_bytes)
 
 
 def _coefficients(frame: bytes) -> tuple[int, int]:
@@ -149,15 +148,14 @@ def _walk_gif(data: bytes) -> None:
 
 
 def _inspect_webp(data: bytes) -> ImageFileInfo:
-    count, position, canvas_px, lossy = _Count("chunks"), 12, 0, False
+    count, position, canvas_px = _Count("chunks"), 12, 0
     while position + 8 <= len(data):
         kind, length = struct.unpack_from("<4sI", data, position)
         body = data[position + 8 : position + 18]
         canvas_px = canvas_px or _webp_area(kind, body)
-        lossy = lossy or kind == b"VP8 "
         count.add(length if kind in (b"ICCP", b"EXIF", b"XMP ") else 0)
         position += 8 + length + length % 2
-    return ImageFileInfo(canvas_px=canvas_px, lossy=lossy)
+    return ImageFileInfo(canvas_px=canvas_px)
 
 
 def _webp_area(kind: bytes, body: bytes) -> int:

@@ -30,7 +30,7 @@ SMALL_MODES = {"1": 1, "L": 1, "P": 1, "I;16": 2}  # bytes of a pixel in memory;
 WEBP_BYTES_PER_PX = 16  # two canvases, the frame and its copy
 SHRUNK_FIRST_PX = 16_000_000  # above it a whole factor is taken off before anything copies the pixels
 STRIP_PX = 1_000_000
-NOISE_LEVELS = 16  # by which lossy compression moves what was black or white
+NOISE_LEVELS = 16  # of a mask, by which compression, a network or a wide blur moves what was black or white
 SNAPPED = [0 if i < NOISE_LEVELS else 255 if i > 255 - NOISE_LEVELS else i for i in range(256)]
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -98,8 +98,8 @@ def decode_image(data: bytes, max_area_px: int, max_bytes: int, *, keep_alpha: b
 
 
 def decode_mask(data: bytes, original: tuple[int, int], target: tuple[int, int], max_bytes: int) -> DecodedImage:
-    """Decode the inpainting mask to "L" pixels of the target size: 255 paints, 0 keeps, a value between blends. Raises
-    as decode_image does.
+    """Decode the inpainting mask to "L" pixels of the target size: 255 paints, 0 keeps, a value between blends. What is
+    nearly black keeps, what is nearly white paints, in every format. Raises as decode_image does.
 
     Where alpha differs, alpha 0 is painted, as in OpenAI's API; else white is. Profiles are not applied: a mask is
     numbers, not colours. `original` is the original size of the first reference, which the mask must have.
@@ -111,7 +111,7 @@ def decode_mask(data: bytes, original: tuple[int, int], target: tuple[int, int],
         _check_memory(len(data) + _frame_bytes(image, facts) + 2 * image.width * image.height, max_bytes)
         image.load()
         method = _turn_of(image)
-        mask = _find_painted(image, facts)
+        mask = _find_painted(image)
         image.close()
     if method is not None:
         mask = mask.transpose(method)
@@ -121,6 +121,7 @@ def decode_mask(data: bytes, original: tuple[int, int], target: tuple[int, int],
     if most < NOISE_LEVELS:  # programs write masks of 0 and 1, which blend in 1 of 255
         found = f" At most, it paints {most} of 255." if most else ""
         raise ImageError(f"The mask leaves nothing to paint: make the part to change transparent, or white.{found}")
+    mask = mask.point(SNAPPED)
     if mask.size != target:
         mask = mask.resize(target, Image.Resampling.BILINEAR)
     return DecodedImage(mask, *original)
@@ -229,7 +230,7 @@ def _colours(image: Image.Image, conversion: ToSrgb | None) -> Image.Image:
     return eight_bits(image).convert("RGB") if conversion is None else conversion.apply(image)
 
 
-def _find_painted(image: Image.Image, facts: ImageFileInfo) -> Image.Image:
+def _find_painted(image: Image.Image) -> Image.Image:
     """Return where a mask paints, 0 to 255, by its content and not by its mode: programs write opaque alpha with images
     in black and white, and encoders drop it. A mask that is transparent everywhere paints everywhere."""
     if _has_alpha(image):
@@ -238,8 +239,7 @@ def _find_painted(image: Image.Image, facts: ImageFileInfo) -> Image.Image:
         if least != most or most == 0:
             return ImageOps.invert(alpha)
         del alpha
-    white = _in_strips(image, "L", 1, lambda strip: eight_bits(strip).convert("RGB").convert("L"))
-    return white.point(SNAPPED) if facts.lossy else white
+    return _in_strips(image, "L", 1, lambda strip: eight_bits(strip).convert("RGB").convert("L"))
 
 
 def _turned_size(size: tuple[int, int], method: Image.Transpose) -> tuple[int, int]:

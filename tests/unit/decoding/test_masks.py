@@ -93,14 +93,26 @@ def test_a_mask_that_is_white_or_clear_everywhere_paints_all(mask: Image.Image, 
      encode(rgba(SOFT, inverted(SOFT)), "WEBP", lossless=True)],
     ids=["L", "16 bits", "alpha", "opaque", "alpha of WebP"],
 )  # fmt: skip
-def test_a_soft_mask_stays_soft(data: bytes) -> None:
-    assert decode(data).tobytes() == SOFT.tobytes()
+def test_a_soft_mask_stays_soft_between_its_ends(data: bytes) -> None:
+    ends = [0] * 16 + [*range(16, 240)] + [255] * 16
+    assert decode(data).tobytes() == SOFT.point(ends).tobytes()
 
 
-def test_the_faintest_paint_beside_other_is_paint_and_none_is_refused() -> None:
-    faint = LEFT.copy()
-    faint.putpixel((60, 0), 1)
-    assert decode(encode(faint)).getpixel((60, 0)) == 1
+NEARLY = LEFT.point(lambda level: 243 if level else 12)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [encode(NEARLY), encode(sixteen_bits(NEARLY)), encode(NEARLY.convert("RGB")), encode(rgba(SOFT, inverted(NEARLY))),
+     encode(Image.merge("LA", (SOFT, inverted(NEARLY)))), encode(NEARLY.convert("RGB"), "WEBP", lossless=True),
+     encode(NEARLY.convert("P"))],
+    ids=["L", "16 bits", "RGB", "alpha", "LA", "WebP", "P"],
+)  # fmt: skip
+def test_nearly_black_keeps_and_nearly_white_paints_in_every_format(data: bytes) -> None:
+    assert decode(data).tobytes() == LEFT.tobytes()
+
+
+def test_a_mask_without_paint_is_refused() -> None:
     for nothing in (encode(CLEAR), encode(rgba(CLEAR, OPAQUE)), encode(Image.new("L", SIZE, 9), "JPEG")):
         with pytest.raises(ImageError, match="leaves nothing to paint"):
             decode(nothing)
