@@ -1,7 +1,8 @@
 """The size of a call's images. Pure arithmetic over the preset table.
 
-A tier is a range of areas; a model draws only in its own tier's range. Sides that are asked for are multiples of 16;
-an image that follows a reference has the reference's own, if they are within the tier.
+A tier is a range of areas; a model draws only in its own tier's range. What may be asked for is a ratio of the model's
+list; what was sent may have any ratio between the list's extremes. Sides within the tier are drawn as they are; those
+that the server finds are multiples of 16.
 """
 
 import math
@@ -20,12 +21,16 @@ MAX_SIDE_PX = 3840
 ENLARGED_AREA_PX: Mapping[Tier, int] = {"1K": 1024**2, "2K": 2048**2, "4K": 3840 * 2160}  # of an image, to a tier
 EXTREME_RATIO = 3  # beyond it a side may exceed MAX_SIDE_PX
 RATIO_TOLERANCE = 0.05
+FOLLOWED_TOLERANCE = 0.08  # by which the grid's roundest size differs from the ratio of the reference that it follows
 EPSILON = 1e-6  # of rounding; what is found is checked by the rules themselves
 
 # The pixel sizes that the API documents; at another tier than 1K they stand for their ratio.
 LISTED_SIZES = {"1024x1024": "1:1", "1536x1024": "3:2", "1024x1536": "2:3", "1792x1024": "16:9", "1024x1792": "9:16"}
 PIXELS = re.compile(r"([1-9][0-9]{0,5})[xX]([1-9][0-9]{0,5})")
 RATIO = re.compile(r"([1-9][0-9]?):([1-9][0-9]?)")
+
+
+Ratios = tuple[tuple[float, float], ...]  # ranges of width / height
 
 
 class SizeError(ValueError):
@@ -53,8 +58,8 @@ class SizeRules:
 
 
 def resolve_size(rules: SizeRules, size: str | None, reference: tuple[int, int] | None) -> Size:
-    """Return the size of a call with this `size` field, and the width and height of its first reference. Raises
-    SizeError."""
+    """Return the size of a call with this `size` field, and the width and height of its first reference, which no call
+    without a `size` is refused for. Raises SizeError."""
     if size is None or size == "auto":
         return _default_size(rules) if reference is None else _from_reference(rules, *reference)
     ratio = LISTED_SIZES.get(size, size)
@@ -67,7 +72,10 @@ def resolve_size(rules: SizeRules, size: str | None, reference: tuple[int, int] 
         raise SizeError(
             f"Invalid size '{size[:40]}'. Use a ratio such as '16:9', pixels such as '1024x1024', or 'auto'."
         )
-    return _exact_size(rules, int(pixels[1]), int(pixels[2]))
+    asked = Size(int(pixels[1]), int(pixels[2]))
+    if reference is not None and asked == _from_reference(rules, *reference):
+        return asked  # of the reference's ratio, which may be none of the list
+    return _exact_size(rules, asked.width_px, asked.height_px)
 
 
 def preset_problem(tier: Tier, ratio: str, width: int, height: int) -> str | None:
@@ -77,9 +85,9 @@ def preset_problem(tier: Tier, ratio: str, width: int, height: int) -> str | Non
     if width < MIN_SIDE_PX or height < MIN_SIDE_PX or width % GRID_PX or height % GRID_PX:
         return f"got {width} x {height}, expected multiples of {GRID_PX} from {MIN_SIDE_PX} on"
     rules = SizeRules("this table", tier, {ratio: (width, height)})
-    if not _accepts_ratio(rules, width, height):
+    if abs(width / height / _value(ratio) - 1) > RATIO_TOLERANCE:
         return f"got {width} x {height}, which is another ratio"
-    problem = _problem(rules, width, height)
+    problem = _problem(rules, _asked_ratios(rules), width, height)
     return f"got {width} x {height}: {problem}" if problem else None
 
 
@@ -110,7 +118,12 @@ def half_size(rules: SizeRules, ratio: str | None) -> Size:
     """Return the size whose sides are half of those that the tier has for this ratio, or the nearest that may be asked
     for. Raises SizeError for a ratio that the model does not draw."""
     whole = resolve_size(rules, ratio, None)
-    return _nearest_on_grid(rules, whole.width_px // 2, whole.height_px // 2)
+    return _nearest_on_grid(rules, _asked_ratios(rules), whole.width_px // 2, whole.height_px // 2)
+
+
+def is_cut(size: Size, reference: tuple[int, int]) -> bool:
+    """Return whether an image of this size shows less than the reference that it follows: one of an extreme ratio."""
+    return abs(size.width_px / size.height_px / (reference[0] / reference[1]) - 1) > FOLLOWED_TOLERANCE
 
 
 def _default_size(rules: SizeRules) -> Size:
@@ -119,15 +132,12 @@ def _default_size(rules: SizeRules) -> Size:
 
 
 def _from_reference(rules: SizeRules, width: int, height: int) -> Size:
-    """Return the reference's own size; of one outside the tier, the size on the grid that is nearest to it there.
-    Raises SizeError."""
-    if not _accepts_ratio(rules, width, height):
-        raise SizeError(
-            f"The first reference image is {width}x{height}; {_ratios_hint(rules)} Send 'size' to choose one of them."
-        )
-    if _problem(rules, width, height) is None:
+    """Return the reference's own size; of one outside the tier, or of a more extreme ratio than the model draws, the
+    size on the grid that is nearest to it there."""
+    ratios = _sent_ratios(rules)
+    if _problem(rules, ratios, width, height) is None:
         return Size(width, height)
-    return _nearest_on_grid(rules, width, height)
+    return _nearest_on_grid(rules, ratios, width, height)
 
 
 def _scale_into_tier(tier: Tier, width: int, height: int) -> float:
@@ -141,32 +151,30 @@ def _scale_into_tier(tier: Tier, width: int, height: int) -> float:
     return scale if longest > EXTREME_RATIO * shortest else min(scale, MAX_SIDE_PX / longest)
 
 
-def _nearest_on_grid(rules: SizeRules, width: int, height: int) -> Size:
-    """Return the size, of those that may be asked for, whose sides differ least from these, scaled into the tier
-    first."""
+def _nearest_on_grid(rules: SizeRules, ratios: Ratios, width: int, height: int) -> Size:
+    """Return the size of these ratios whose sides differ least from these, scaled into the tier first."""
     scale = _scale_into_tier(rules.tier, width, height)
     wide, high = width * scale, height * scale
     nearest, least = Size(*rules.presets[_nearest_ratio(rules, width, height)]), math.inf
-    widest = max(1 / _ratio_error(ratio, 1, 1) for ratio in rules.presets) * (1 + RATIO_TOLERANCE)
+    widest = max(most for _, most in ratios)
     for drawn_wide in _sides_nearest_first(wide, MIN_SIDE_PX, math.sqrt(MAX_AREA_PX[rules.tier] * widest)):
         if abs(drawn_wide - wide) >= least:
             break
-        for low, most in _heights(rules, drawn_wide):
+        for low, most in _heights(rules, ratios, drawn_wide):
             for drawn_high in _sides_nearest_first(high, low, most):
                 difference = abs(drawn_wide - wide) + abs(drawn_high - high)
                 if difference >= least:
                     break
-                if _problem(rules, drawn_wide, drawn_high) is None:
+                if _problem(rules, ratios, drawn_wide, drawn_high) is None:
                     nearest, least = Size(drawn_wide, drawn_high), difference
     return nearest
 
 
-def _heights(rules: SizeRules, width: int) -> Iterator[tuple[float, float]]:
+def _heights(rules: SizeRules, ratios: Ratios, width: int) -> Iterator[tuple[float, float]]:
     """Yield the ranges of heights in which an image of this width has one of the ratios, and an area of the tier."""
     least, most = MIN_AREA_PX[rules.tier] / width, MAX_AREA_PX[rules.tier] / width
-    for ratio in rules.presets:
-        exact = _ratio_error(ratio, width, 1)
-        yield max(least, exact / (1 + RATIO_TOLERANCE)), min(most, exact / (1 - RATIO_TOLERANCE))
+    for narrowest, widest in ratios:
+        yield max(least, width / widest), min(most, width / narrowest)
 
 
 def _sides_nearest_first(side: float, least: float, most: float) -> list[int]:
@@ -176,17 +184,17 @@ def _sides_nearest_first(side: float, least: float, most: float) -> list[int]:
 
 
 def _exact_size(rules: SizeRules, width: int, height: int) -> Size:
-    off_grid = width % GRID_PX or height % GRID_PX
-    problem = f"both sides must be multiples of {GRID_PX}." if off_grid else _problem(rules, width, height)
+    ratios = _asked_ratios(rules)
+    problem = _problem(rules, ratios, width, height)
     if problem is not None:
-        nearest = _nearest_on_grid(rules, width, height)
+        nearest = _nearest_on_grid(rules, ratios, width, height)
         raise SizeError(f"Invalid size '{width}x{height}': {problem} The nearest that works: {nearest}.")
     return Size(width, height)
 
 
-def _problem(rules: SizeRules, width: int, height: int) -> str | None:
+def _problem(rules: SizeRules, ratios: Ratios, width: int, height: int) -> str | None:
     """Return the reason why the model does not draw this size, be it on the grid or not; None if it does."""
-    if not _accepts_ratio(rules, width, height):
+    if not any(least <= width / height <= most for least, most in ratios):
         return _ratios_hint(rules)
     area, tier = width * height, rules.tier
     if area > MAX_AREA_PX[tier]:
@@ -200,18 +208,27 @@ def _problem(rules: SizeRules, width: int, height: int) -> str | None:
     return None
 
 
+def _asked_ratios(rules: SizeRules) -> Ratios:
+    """Return the ratios that may be asked for, each with its tolerance."""
+    exact = (_value(ratio) for ratio in rules.presets)
+    by = RATIO_TOLERANCE + EPSILON
+    return tuple((value * (1 - by), value * (1 + by)) for value in exact)
+
+
+def _sent_ratios(rules: SizeRules) -> Ratios:
+    """Return the one range of ratios that a reference may have, from the narrowest to the widest that may be asked
+    for."""
+    asked = _asked_ratios(rules)
+    return ((min(least for least, _ in asked), max(most for _, most in asked)),)
+
+
 def _nearest_ratio(rules: SizeRules, width: int, height: int) -> str:
-    return min(rules.presets, key=lambda ratio: abs(math.log(_ratio_error(ratio, width, height))))
+    return min(rules.presets, key=lambda ratio: abs(math.log(width / height / _value(ratio))))
 
 
-def _accepts_ratio(rules: SizeRules, width: int, height: int) -> bool:
-    return any(abs(_ratio_error(ratio, width, height) - 1) <= RATIO_TOLERANCE for ratio in rules.presets)
-
-
-def _ratio_error(ratio: str, width: int, height: int) -> float:
-    """Return width:height as a share of this ratio: 1 if they are equal."""
+def _value(ratio: str) -> float:
     wide, high = ratio.split(":")
-    return (width / height) / (int(wide) / int(high))
+    return int(wide) / int(high)
 
 
 def _ratios_hint(rules: SizeRules) -> str:

@@ -12,7 +12,7 @@ from pipelines.protocol.images import CheckpointSpec, Encoding, ImageFormat, Ima
 from pipelines.protocol.messages import Capabilities, ControlledWith
 from server.accounts.ledger import BilledCall
 from server.catalog.images import MAX_REFERENCES, Catalog, ImageModel
-from server.catalog.sizes import Size, SizeError, Tier, enlarged_size, resolve_size
+from server.catalog.sizes import Size, SizeError, Tier, enlarged_size, is_cut, resolve_size
 from server.errors import BadImageRequest, BadRequest
 from server.flows.images.controls import ControlRequest, check_controls, control_inputs
 from server.flows.references import DecodedImage, Reference, StoredImage
@@ -272,10 +272,9 @@ def build_job(
     shown = [*images.references, *images.controls]
     first = (shown[0].original_width_px, shown[0].original_height_px) if shown else None
     controls = control_inputs(request.controls, images.controls, model)
-    size = _size_of(request, model, first)
+    follows = first is not None and request.scale is None and request.size in {None, "auto"}
+    size = _size_of(request, model, first, capabilities)
     at_once = _references_at_once(model, capabilities)
-    if capabilities is not None and not capabilities.any_ratio and size.width_px != size.height_px:
-        raise BadImageRequest(f"Model `{model.name}` draws squares only: use the ratio 1:1.", param="size")
     sampling = _resolve_sampling(request, model)
     if capabilities is not None and not capabilities.any_steps:
         sampling = fit_refine_strength(sampling)
@@ -310,6 +309,7 @@ def build_job(
             "checkpoint": model.checkpoint.name,
             **used,
             **({"scale": request.scale} if request.scale is not None else {}),
+            **({"cut_from": f"{first[0]}x{first[1]}"} if first and follows and is_cut(size, first) else {}),
             **({"controls": {each.name: each.strength for each in controls}} if controls else {}),
             "software": "Darkroom",
         },
@@ -321,14 +321,21 @@ def build_job(
     )
 
 
-def _size_of(request: ImageRequest, model: ImageModel, first: tuple[int, int] | None) -> Size:
+def _size_of(
+    request: ImageRequest, model: ImageModel, first: tuple[int, int] | None, capabilities: Capabilities | None
+) -> Size:
     """Return the size of the images. `first` is that of the first image that was sent. Raises BadImageRequest."""
     try:
         if request.scale is not None and first is not None:
             return enlarged_size(model.sizes, request.scale, first)
-        return resolve_size(model.sizes, request.size, first)
+        size = resolve_size(model.sizes, request.size, first)
     except SizeError as error:
         raise BadImageRequest(str(error), param="size" if request.scale is None else "scale") from error
+    if size.width_px == size.height_px or capabilities is None or capabilities.any_ratio:
+        return size
+    if first is not None and request.size in {None, "auto"} and "1:1" in model.ratios:
+        return resolve_size(model.sizes, "1:1", None)
+    raise BadImageRequest(f"Model `{model.name}` draws squares only: use the ratio 1:1.", param="size")
 
 
 def _resolve_sampling(request: ImageRequest, model: ImageModel) -> Sampling:

@@ -18,6 +18,7 @@ from server.catalog.sizes import (
     SizeRules,
     Tier,
     enlarged_size,
+    is_cut,
     resolve_size,
 )
 
@@ -93,7 +94,7 @@ def drawn_sizes(tier: Tier, ratios: tuple[str, ...]) -> "np.ndarray[Any, np.dtyp
     """Every size that may be asked for."""
     sides = np.arange(256, 9000, 16)
     wide, high = (axis.ravel() for axis in np.meshgrid(sides, sides))
-    shape = np.any([abs(wide / high / _value(ratio) - 1) <= 0.05 for ratio in ratios], axis=0)
+    shape = np.any([abs(wide / high / _value(ratio) - 1) <= 0.05 + 1e-6 for ratio in ratios], axis=0)
     area = (wide * high >= MIN_AREA_PX[tier]) & (wide * high <= MAX_AREA_PX[tier])
     length = (np.maximum(wide, high) <= 3840) | (np.maximum(wide, high) > 3 * np.minimum(wide, high))
     return np.stack([wide, high], axis=1)[shape & area & length]
@@ -109,14 +110,16 @@ def test_the_size_that_a_refusal_suggests_is_the_nearest(model: ImageModel, data
     height = data.draw(st.integers(max(256, -int(-least // width)), max(256, int(most / width))))
     assume(least <= width * height <= most and f"{width}x{height}" not in LISTED_SIZES)
     assume(max(width, height) <= 3840 or max(width, height) > 3 * min(width, height))
-    wide, high = (int(side) for side in suggestion(model, f"{width}x{height}").split("x"))
+    if (suggested := suggestion(model, f"{width}x{height}")) == f"{width}x{height}":
+        return  # drawn as it is, off the grid too
+    wide, high = (int(side) for side in suggested.split("x"))
     differences = np.abs(drawn_sizes(model.tier, (*model.ratios,)) - (width, height)).sum(axis=1)
     assert abs(wide - width) + abs(high - height) == differences.min()
 
 
 @pytest.mark.parametrize(
     ("requested", "nearest"),
-    [("512x1104", "496x1104"), ("1000x667", "992x672"), ("4000x4000", "1360x1360"), ("16x16", "256x256")],
+    [("512x1104", "496x1104"), ("1000x200", "1280x528"), ("4000x4000", "1360x1360"), ("16x16", "256x256")],
 )
 def test_a_suggestion_keeps_the_shape_and_about_the_area(requested: str, nearest: str) -> None:
     assert suggestion(CATALOG.models["alpha-image-2-count"], requested) == nearest
@@ -124,17 +127,35 @@ def test_a_suggestion_keeps_the_shape_and_about_the_area(requested: str, nearest
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 @given(width=st.integers(16, 9000), height=st.integers(16, 9000))
-def test_any_input_image_is_followed_into_the_tier_or_refused(model: ImageModel, width: int, height: int) -> None:
-    accepted = [ratio for ratio in model.ratios if abs(width / height / _value(ratio) - 1) <= 0.05]
-    if not accepted:
-        with pytest.raises(SizeError, match="accepts the ratios"):
-            resolve_size(model.sizes, None, (width, height))
-        return
+def test_any_input_image_is_followed_into_the_tier(model: ImageModel, width: int, height: int) -> None:
+    """Between the extremes of the model's ratios as it is, beyond them cut to the nearest."""
+    ratios = [_value(ratio) for ratio in model.ratios]
+    least, most = min(ratios) * 0.95, max(ratios) * 1.05
     size = resolve_size(model.sizes, None, (width, height))
     area = size.width_px * size.height_px
     assert (size.width_px, size.height_px) == (width, height) or size.width_px % 16 == size.height_px % 16 == 0
     assert MIN_AREA_PX[model.tier] <= area <= MAX_AREA_PX[model.tier]
-    assert abs(size.width_px / size.height_px / (width / height) - 1) < 0.08
+    assert abs(size.width_px / size.height_px / min(most, max(least, width / height)) - 1) < 0.08
+    assert is_cut(size, (width, height)) <= (not least <= width / height <= most)
+
+
+@pytest.mark.parametrize(
+    ("reference", "followed"),
+    [
+        ((1280, 800), "1280x800"), ((1440, 900), "1440x900"), ((1240, 1754), "1136x1616"), ((604, 644), "604x644"),
+        ((1170, 2532), "912x2000"), ((1080, 2340), "912x2000"), ((1000, 900), "1000x900"), ((1500, 500), "1488x608"),
+    ],
+)  # fmt: skip
+def test_screens_pages_and_phones_are_followed(reference: tuple[int, int], followed: str) -> None:
+    assert str(resolve_size(ALPHA, None, reference)) == followed
+    assert str(resolve_size(ALPHA, followed, reference)) == followed
+
+
+@pytest.mark.parametrize(
+    ("rules", "pixels"), [(ALPHA_HD, "1920x1080"), (ALPHA, "1366x768"), (ALPHA, "1365x1024"), (ALPHA_4K, "3839x2159")]
+)
+def test_pixels_off_the_grid_are_drawn_exactly(rules: SizeRules, pixels: str) -> None:
+    assert str(resolve_size(rules, pixels, None)) == pixels
 
 
 def _value(ratio: str) -> float:

@@ -113,6 +113,20 @@ def test_other_shapes_than_squares_are_refused_where_they_cannot_be_drawn(beta: 
     assert build_job(replace(request, size="1:1"), beta, CALL, InputImages(), 60, square).width_px == 1024
 
 
+def test_a_reference_without_a_size_is_followed_or_cut_and_the_cut_is_told(beta: ImageModel) -> None:
+    request = ImageRequest(endpoint="images.edits", prompt="a boat", references=(b"x",))
+    for sent, capabilities, drawn, cut_from in (
+        ((1280, 800), ALL, (1280, 800), None),
+        ((1500, 500), ALL, (1488, 608), "1500x500"),
+        ((1280, 800), replace(ALL, any_ratio=False), (1024, 1024), "1280x800"),
+        ((640, 640), replace(ALL, any_ratio=False), (640, 640), None),
+    ):
+        shown = DecodedImage(RawImage(1, 1, "RGB", bytes(3)), *sent)
+        for size in (None, "auto"):
+            job = build_job(replace(request, size=size), beta, CALL, InputImages((shown,)), 60, capabilities)
+            assert ((job.width_px, job.height_px), job.metadata.get("cut_from")) == (drawn, cut_from)
+
+
 def test_a_model_of_fixed_steps_redraws_in_whole_steps(beta: ImageModel) -> None:
     redrawing = replace(beta, checkpoint=replace(beta.checkpoint, conditioning="img2img"), steps=2)
     fixed = replace(ALL, any_steps=False)
