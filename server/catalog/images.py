@@ -15,7 +15,7 @@ from pipelines.protocol.upstream import Upstream
 from server.catalog.chat import ChatCatalog, read_chat
 from server.catalog.file_checks import validate_file
 from server.catalog.schema import QUALITIES, CatalogFile, CheckpointFile, ModelTable, Presets, QualityTable
-from server.catalog.sizes import SizeRules, Tier, preset_problem
+from server.catalog.sizes import SizeRules, Tier, model_of_size, preset_problem
 from server.catalog.specs import ModelNames, alias_of, checkpoint_spec
 from server.catalog.toml import KeyPath, error_at, read_toml
 from server.money import parse_money
@@ -97,6 +97,7 @@ class Catalog(ModelNames[ImageModel]):
 
     chat: ChatCatalog = field(default_factory=ChatCatalog)
     bytes_aliases: frozenset[str] = frozenset()  # those whose answers are bytes unless a request asks for a URL
+    tiered_aliases: frozenset[str] = frozenset()  # those whose `size` chooses the model of its tier
 
     @property
     def groups(self) -> frozenset[str]:
@@ -126,7 +127,17 @@ class Catalog(ModelNames[ImageModel]):
 
     def answers_bytes(self, name: str | None) -> bool:
         """Return whether the answers under this name are bytes, unless a request asks for a URL."""
-        return name is not None and name not in self.models and alias_of(name, self.aliases) in self.bytes_aliases
+        return self._is_alias_of(name, self.bytes_aliases)
+
+    def find_for_size(self, name: str | None, size: str | None) -> ImageModel | None:
+        """Return the image model that draws a call with this name and size; None if there is no such name."""
+        model = self.find(name)
+        if model is None or not self._is_alias_of(name, self.tiered_aliases):
+            return model
+        return self.models[model_of_size(model.sizes, size)]
+
+    def _is_alias_of(self, name: str | None, aliases: frozenset[str]) -> bool:
+        return name is not None and name not in self.models and alias_of(name, self.aliases) in aliases
 
 
 def load_catalog(configs: Path, weights: Path) -> Catalog:
@@ -157,7 +168,17 @@ def load_catalog(configs: Path, weights: Path) -> Catalog:
         raise CatalogError("\n".join(errors))
     aliases = {name: alias.model for name, alias in shared.aliases.items()}
     with_bytes = frozenset(name for name, alias in shared.aliases.items() if alias.response_format == "b64_json")
-    return Catalog(models, aliases, shared.default, chat, with_bytes)
+    with_tiers = frozenset(name for name, alias in shared.aliases.items() if alias.tiers)
+    return Catalog(_knowing_each_other(models), aliases, shared.default, chat, with_bytes, with_tiers)
+
+
+def _knowing_each_other(models: Mapping[str, ImageModel]) -> dict[str, ImageModel]:
+    """Return the models, each of which knows the sizes of the others in its file."""
+
+    def others(model: ImageModel) -> tuple[SizeRules, ...]:
+        return tuple(each.sizes for each in models.values() if each.source == model.source and each is not model)
+
+    return {name: replace(each, sizes=replace(each.sizes, others=others(each))) for name, each in models.items()}
 
 
 def read_presets(path: Path, errors: list[str]) -> Mapping[Tier, Mapping[str, tuple[int, int]]] | None:

@@ -319,12 +319,15 @@ class CheckpointFile(CheckpointTable):
 
 
 class AliasTable(Strict):
-    """Another name of a model. `response_format` is what its answers have unless the request asks for another one."""
+    """Another name of a model."""
 
     model: str
     """The name that it stands for."""
     response_format: Literal["b64_json"] | None = None
     """The form of its answers, unless a request asks for another one."""
+    tiers: bool = False
+    """Whether a pixel size that its model is too small or too large for is drawn by the model of that tier in the same
+    file, at that model's price."""
 
 
 def _as_alias(value: Any) -> Any:

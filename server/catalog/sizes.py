@@ -55,6 +55,7 @@ class SizeRules:
     model: str
     tier: Tier
     presets: Mapping[str, tuple[int, int]]
+    others: tuple["SizeRules", ...] = ()  # of the same checkpoint's models of other tiers, which have none here
 
 
 def resolve_size(rules: SizeRules, size: str | None, reference: tuple[int, int] | None) -> Size:
@@ -76,6 +77,17 @@ def resolve_size(rules: SizeRules, size: str | None, reference: tuple[int, int] 
     if reference is not None and asked == _from_reference(rules, *reference):
         return asked  # of the reference's ratio, which may be none of the list
     return _exact_size(rules, asked.width_px, asked.height_px)
+
+
+def model_of_size(rules: SizeRules, size: str | None) -> str:
+    """Return the name of the model that draws these pixels: this one, else one of another tier of its checkpoint; this
+    one if none does, and for all that is no pixel size."""
+    pixels = None if size is None or size in LISTED_SIZES else PIXELS.fullmatch(size)
+    if pixels is None:
+        return rules.model
+    wide, high = int(pixels[1]), int(pixels[2])
+    drawing = (each for each in (rules, *rules.others) if _problem(each, _asked_ratios(each), wide, high) is None)
+    return next((each.model for each in drawing), rules.model)
 
 
 def preset_problem(tier: Tier, ratio: str, width: int, height: int) -> str | None:
@@ -188,7 +200,9 @@ def _exact_size(rules: SizeRules, width: int, height: int) -> Size:
     problem = _problem(rules, ratios, width, height)
     if problem is not None:
         nearest = _nearest_on_grid(rules, ratios, width, height)
-        raise SizeError(f"Invalid size '{width}x{height}': {problem} The nearest that works: {nearest}.")
+        other = model_of_size(rules, f"{width}x{height}")
+        named = "" if other == rules.model else f" Model `{other}` draws it."
+        raise SizeError(f"Invalid size '{width}x{height}': {problem}{named} The nearest that works: {nearest}.")
     return Size(width, height)
 
 

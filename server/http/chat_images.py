@@ -93,7 +93,8 @@ async def image_response(request: Request, key: Key, services: Services, call: I
     catalog, name = services.served.catalog.current, call.body.model
     with renamed_fields(call.fields):
         if catalog.chat.find(name) is None:
-            return await _by_image_model(request, key, services, call, find_image_model(catalog, name, key.groups))
+            drawn_by = find_image_model(catalog, name, key.groups, call.options.get("size"))
+            return await _by_image_model(request, key, services, call, drawn_by)
         chat = find_chat_model(catalog, name, key.groups)
         model = find_image_model(catalog, chat.image_model, key.groups)
         if chat.tools is not False:

@@ -107,7 +107,7 @@ BAD_BODIES: list[tuple[str, dict[str, Any], int, str | None, str | None]] = [
     ("truncated image", body(image=[uri(noisy(200, 200)[:9000])]), 400, "invalid_image_file", "image[0]"),
     ("second of two is bad", body(model=BETA, image=[uri(png()), uri(b"x")]), 400, "invalid_image_file", "image[1]"),
     ("100,000 pixels square", body(image=[uri(declared_huge())]), 413, "request_too_large", "image[0]"),
-    ("a ratio no model supports", body(size=None, image=[uri(png(1000, 50))]), 400, "invalid_value", "size"),
+    ("a ratio no model supports", body(size="1000x50"), 400, "invalid_value", "size"),
     ("a URL with fetching off", body(image=["https://example.com/a.png"]), 400, "invalid_image_url", "image[0]"),
     ("a plain http URL", body(image=["http://example.com/a.png"]), 400, "invalid_image_url", "image[0]"),
     ("a file URL", body(image=["file:///etc/passwd"]), 400, "invalid_image_url", "image[0]"),

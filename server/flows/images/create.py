@@ -106,7 +106,7 @@ class ImageCreator:
     ) -> ImageResult:
         """Draw the images and report progress to `call`. Raises ApiError; then nothing was charged."""
         catalog = self._parts.catalog.current
-        model = find_image_model(catalog, request.model, key.groups).drawn_with(request.reference_count)
+        model = find_image_model(catalog, request.model, key.groups, request.size).drawn_with(request.reference_count)
         if call.counts_towards_limit:  # else it is a part of a response, whose model is another
             current_trace().model = model.name
         self.check(request, model)

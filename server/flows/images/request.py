@@ -193,7 +193,7 @@ def unused_fields(
 ) -> list[str]:
     """Return the fields of the request that have no effect with its model: the prompt, where the checkpoint draws
     without one."""
-    model = catalog.find(request.model)
+    model = catalog.find_for_size(request.model, request.size)
     if model is None:
         return []
     capabilities = capabilities_of(model.drawn_with(request.reference_count).checkpoint)

@@ -130,7 +130,7 @@ class Planner:
         index, tool = next(((i, t) for i, t in enumerate(body.tools) if isinstance(t, ImageTool)), (0, None))
         if tool is None:
             return None
-        image_model = find_image_model(self._catalog.current, tool.model or model.image_model, key.groups)
+        image_model = find_image_model(self._catalog.current, tool.model or model.image_model, key.groups, tool.size)
         try:
             self._creator.check(request_from_tool(tool, image_model, "an image"), image_model)
             resolve_size(image_model.sizes, tool.size, None)

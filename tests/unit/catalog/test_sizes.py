@@ -158,6 +158,29 @@ def test_pixels_off_the_grid_are_drawn_exactly(rules: SizeRules, pixels: str) ->
     assert str(resolve_size(rules, pixels, None)) == pixels
 
 
+@pytest.mark.parametrize(
+    ("name", "size", "drawn_by"),
+    [
+        ("gpt-image-2", "2048x2048", "alpha-image-2-hd-count"), ("gpt-image-2", "2560x1440", "alpha-image-2-hd-count"),
+        ("gpt-image-2", "3840x2160", "alpha-image-2-4k-count"), ("gpt-image-9-mini", "2160x3840", "beta-2.5-"),
+        ("gpt-image-2", "1792x1024", "alpha-image-2-count"), ("gpt-image-2", "16:9", "alpha-image-2-count"),
+        ("gpt-image-2", None, "alpha-image-2-count"), ("gpt-image-2", "9999x9999", "alpha-image-2-count"),
+        ("dall-e-3", "2048x2048", "alpha-image-2-count"), ("alpha-image-2-count", "2048x2048", "alpha-image-2-count"),
+    ],
+)  # fmt: skip
+def test_a_name_with_tiers_is_drawn_by_the_model_of_the_size(name: str, size: str | None, drawn_by: str) -> None:
+    model = CATALOG.find_for_size(name, size)
+    assert model is not None
+    assert model.name.startswith(drawn_by)
+
+
+def test_a_refusal_names_the_model_that_would_draw_the_size() -> None:
+    with pytest.raises(SizeError, match=r"at most 1\.85 megapixels\. Model `alpha-image-2-hd-count` draws it\. The nearest"):
+        resolve_size(ALPHA, "2048x2048", None)
+    with pytest.raises(SizeError, match=r"megapixels\. The nearest"):
+        resolve_size(ALPHA, "9000x9000", None)
+
+
 def _value(ratio: str) -> float:
     wide, high = ratio.split(":")
     return int(wide) / int(high)
