@@ -23,9 +23,7 @@ def unknown_model(name: str | None, known: Iterable[str]) -> str:
     return f"The model `{name}` does not exist or you do not have access to it.{meant}"
 
 
-def find_image_model(
-    catalog: Catalog, name: str | None, groups: frozenset[str], size: str | None = None
-) -> ImageModel:
+def find_image_model(catalog: Catalog, name: str | None, groups: frozenset[str], size: str | None = None) -> ImageModel:
     """Find the image model of a name or an alias, of one with tiers that which draws this size; without a name, the
     default. Raises NotFound or Forbidden."""
     message = unknown_model(name, catalog.names)

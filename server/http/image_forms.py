@@ -1,11 +1,15 @@
 """The parts of an edit's form: which are files, which are texts, and which say nothing."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from fastapi import HTTPException, Request
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 
 from server.errors import BadRequest
 from server.schemas.images import unread_image
@@ -37,6 +41,37 @@ def kind_of(name: str) -> str | None:
     if MASK_FIELD.fullmatch(name):
         return "mask"
     return name if CONTROL_FIELD.fullmatch(name) else None
+
+
+class FormParser(MultiPartParser):
+    """Takes an image's part for a file by its type, too: some clients give it no file name."""
+
+    def on_headers_finished(self) -> None:
+        """Make an image without a name a file without one."""
+        part = self._current_part
+        _, options = parse_options_header(part.content_disposition)
+        is_image = kind_of(options.get(b"name", b"").decode("latin-1")) is not None
+        kind = dict(part.item_headers).get(b"content-type", b"").lower()
+        if is_image and b"filename" not in options and kind.startswith((b"image/", b"application/octet-stream")):
+            part.content_disposition = (part.content_disposition or b"") + b'; filename=""'
+        super().on_headers_finished()
+
+
+@asynccontextmanager
+async def open_form(
+    request: Request, *, max_files: int, max_fields: int, max_part_size: int
+) -> AsyncIterator[FormData]:
+    """Read a form, whose files are closed at the end. Raises HTTPException for one that can't be read."""
+    limits = {"max_files": max_files, "max_fields": max_fields, "max_part_size": max_part_size}
+    try:
+        async with aclosing(request.stream()) as stream:
+            form = await FormParser(request.headers, stream, **limits).parse()
+    except MultiPartException as error:
+        raise HTTPException(status_code=400, detail=error.message) from error
+    try:
+        yield form
+    finally:
+        await form.close()
 
 
 def read_form(form: FormData) -> FormParts:

@@ -30,7 +30,7 @@ from server.http.deps import (
     wants_async,
     wants_keepalive,
 )
-from server.http.image_forms import CONTROL_FIELD, FormParts, read_form
+from server.http.image_forms import CONTROL_FIELD, FormParts, open_form, read_form
 from server.http.openapi import (
     CREATE_ERRORS,
     CREATE_HEADERS,
@@ -80,7 +80,7 @@ REQUEST_FIELDS = {field.name for field in fields(ImageRequest)} & ControlledOpti
     "background",
     "controls",
 }
-IMAGE_TYPES = "image/png, image/jpeg, image/webp, image/gif"
+IMAGE_TYPES = "image/png, image/jpeg, image/webp, image/avif, image/gif"
 IN_BACKGROUND = header_docs(["x-darkroom-job", "Location", "Retry-After", "Preference-Applied", *CREATE_HEADERS])
 PARAMETERS = [IDEMPOTENCY_KEY, KEEPALIVE, PREFER]
 RESPONSES: Responses = {
@@ -162,7 +162,7 @@ async def edit(request: Request, key: Caller, services: ServicesDep) -> Response
     _require_multipart(request)
     async with (
         receiving_body(request, key, services),
-        request.form(max_files=MAX_FILES, max_fields=MAX_FORM_FIELDS, max_part_size=MAX_TEXT_BYTES) as form,
+        open_form(request, max_files=MAX_FILES, max_fields=MAX_FORM_FIELDS, max_part_size=MAX_TEXT_BYTES) as form,
     ):
         parts = read_form(form)
         texts = parts.texts

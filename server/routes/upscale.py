@@ -12,7 +12,7 @@ from server.flows.references import Reference
 from server.http import examples
 from server.http.bodies import read_json, receiving_body
 from server.http.deps import Caller, ServicesDep, content_type_of, public_base, wants_async
-from server.http.image_forms import kind_of, read_form
+from server.http.image_forms import kind_of, open_form, read_form
 from server.http.openapi import CREATE_ERRORS, CREATE_HEADERS, form_body, json_body, returns
 from server.routes.images import IMAGE_TYPES, PARAMETERS, AskedCall, answer_call
 from server.schemas.images import (
@@ -50,7 +50,10 @@ async def upscale(request: Request, key: Caller, services: ServicesDep) -> Respo
     call costs what the model costs. With `background: true` the answer is 202 with the state of the call.
     """
     if content_type_of(request) == "multipart/form-data":
-        async with receiving_body(request, key, services), request.form(max_files=2, max_part_size=2**20) as form:
+        async with (
+            receiving_body(request, key, services),
+            open_form(request, max_files=2, max_fields=100, max_part_size=2**20) as form,
+        ):
             parts = read_form(form)
             sent = parts.texts
             describe_body(current_trace(), sent)

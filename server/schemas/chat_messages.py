@@ -3,7 +3,16 @@
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    model_validator,
+)
 
 FUNCTION_NAME = r"^[A-Za-z0-9_.:-]{1,128}$"  # of every protocol: Google's has dots and colons, Anthropic's 128 letters
 MAX_TEXT = 10_485_760  # characters, OpenAI's limit
@@ -31,7 +40,7 @@ class TextPart(LenientModel):
 class ImageUrl(LenientModel):
     """A URL or data URI. `detail` is a hint for models that have several resolutions."""
 
-    url: Annotated[str, Field(min_length=1)]
+    url: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
     detail: Literal["auto", "low", "high"] | None = None
 
 

@@ -70,12 +70,15 @@ def _from_form(value: object) -> object:
 
 
 def _as_url(value: object) -> object:
-    """Return the text of a reference, which OpenAI's JSON edits have as an object, and its chats as one in another."""
+    """Return the text of a reference, which OpenAI's JSON edits have as an object, its chats as one in another, and
+    the answers of image routes as bytes or a URL in an item."""
     if isinstance(value, dict) and value.get("file_id") is not None:
         raise PydanticCustomError("file_id", "there are no files here: send the image itself, as 'image_url'")
     for name in ("image_url", "url"):
-        value = value.get(name, value) if isinstance(value, dict) else value
-    return value
+        value = (value.get(name) or value) if isinstance(value, dict) else value
+    if isinstance(value, dict) and isinstance(value.get("b64_json"), str):
+        value = f"data:image/png;base64,{value['b64_json']}"  # whatever it is: it is known by its bytes
+    return value.strip() if isinstance(value, str) else value
 
 
 def unread_image(name: str, instead: str = IMAGE_FIELDS) -> BadRequest:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, Tag
+from pydantic import BeforeValidator, Field, StringConstraints, Tag
 
 from server.schemas.chat_messages import TEXT_OR_PARTS, BoundedText, LenientModel, Text
 
@@ -120,7 +120,7 @@ class InputImage(LenientModel):
     """An image by https URL, by the URL of one of this server's own results, or by data URI."""
 
     type: Literal["input_image"]
-    image_url: Annotated[str, Field(min_length=1)]
+    image_url: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
     detail: Literal["auto", "low", "high", "original"] | None = None
     file_id: None = None
 

@@ -22,6 +22,9 @@ JPEG_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # in a scan, 0xFF is
 SOI, EOI, SOS = 0xD8, 0xD9, 0xDA
 FRAME_HEADERS = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 PROGRESSIVE = {0xC2, 0xC6, 0xCA, 0xCE}
+AVIF_STARTS = (b"ftypavif", b"ftypavis")
+AVIF_SIZE = re.compile(rb"ispe....(.{8})", re.DOTALL)  # ISO/IEC 23008-12, 6.5.3: of each image in the file
+AVIF_HEAD_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ class ImageFileInfo:
     """What the decoder needs to know of a file besides its frame, from a scan of the file's structure."""
 
     coefficient_bytes: int = 0  # of a JPEG in several scans: all of them, whatever the size that is decoded
-    canvas_px: int = 0  # of a WebP, whose decoder has several canvases
+    canvas_px: int = 0  # of a WebP or an AVIF, whose decoders have several canvases
     cicp: bytes = b""  # of a PNG: its code points for primaries and curve, which Pillow does not read
     bad_profile: slice | None = None  # of a PNG: the chunk for which Pillow would refuse it
 
@@ -45,6 +48,8 @@ def inspect(data: bytes) -> ImageFileInfo:
         _walk_gif(data)
     elif data.startswith(b"RIFF") and data[8:12] == b"WEBP":
         return _inspect_webp(data)
+    elif data[4:12] in AVIF_STARTS:
+        return ImageFileInfo(canvas_px=max((wide * high for wide, high in _avif_sizes(data)), default=0))
     return ImageFileInfo()
 
 
@@ -170,3 +175,8 @@ def _webp_area(kind: bytes, body: bytes) -> int:
         width, height = struct.unpack_from("<HH", body, 6)
         return int(width & 0x3FFF) * int(height & 0x3FFF)
     return 0
+
+
+def _avif_sizes(data: bytes) -> list[tuple[int, int]]:
+    """Return the sizes of a file's images: tiles, alpha, thumbnails and the whole."""
+    return [struct.unpack(">II", found[1]) for found in AVIF_SIZE.finditer(data[:AVIF_HEAD_BYTES])]

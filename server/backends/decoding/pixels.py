@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import AvifImagePlugin, ExifTags, Image, ImageOps, UnidentifiedImageError, features
 
 from server.backends.decoding.bounds import ImageFileInfo, inspect
 from server.backends.decoding.colours import (
@@ -24,10 +24,15 @@ from server.backends.decoding.colours import (
 )
 from server.backends.decoding.messages import MAX_PX, ImageError
 
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", *(["AVIF"] if features.check("avif") else []))
+FOREIGN = {  # how files of formats begin that people send, and that are not read here
+    b"ftypheic": "HEIC", b"ftypheix": "HEIC", b"ftyphevc": "HEIC", b"ftypmif1": "HEIF", b"ftypavif": "AVIF",
+    b"JXL ": "JPEG XL", b"jP  ": "JPEG 2000", b"8BPS": "PSD", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF",
+    b"%PDF": "PDF", b"<svg": "SVG", b"<?xml": "SVG", b"\xff\x0a": "JPEG XL", b"II+\0": "TIFF",
+}  # fmt: skip
 ALPHA_MODES = ("RGBA", "LA", "PA", "RGBa", "La")
 SMALL_MODES = {"1": 1, "L": 1, "P": 1, "I;16": 2}  # bytes of a pixel in memory; 4 in the others, RGB included
-WEBP_BYTES_PER_PX = 16  # two canvases, the frame and its copy
+WEBP_BYTES_PER_PX = 16  # two canvases, the frame and its copy; an AVIF takes 9 to 14
 SHRUNK_FIRST_PX = 16_000_000  # above it a whole factor is taken off before anything copies the pixels
 STRIP_PX = 1_000_000
 NOISE_LEVELS = 16  # of a mask, by which compression, a network or a wide blur moves what was black or white
@@ -44,6 +49,7 @@ UPRIGHT = {
 SIDEWAYS = {UPRIGHT[orientation] for orientation in (5, 6, 7, 8)}  # they swap width and height
 # Pillow warns of odd metadata; sizes are checked below.
 warnings.filterwarnings("ignore", module="PIL")
+AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # each thread takes address space, which is bounded
 
 
 class TooMuchMemory(Exception):
@@ -145,7 +151,10 @@ def _open_image(data: bytes, facts: ImageFileInfo, max_bytes: int) -> Iterator[I
     except Image.DecompressionBombError as error:
         raise ImageError(f"The image is too large: {error}", "image_too_large") from error
     except UnidentifiedImageError as error:
-        raise ImageError("The file is not a PNG, JPEG, WebP or GIF image that can be read.") from error
+        starts = (data.lstrip()[:8], data[4:12])
+        kind = next((kind for start, kind in FOREIGN.items() if any(each.startswith(start) for each in starts)), None)
+        named = f"The file is {kind}, which is not read here. Save it as" if kind else "The file can't be read as"
+        raise ImageError(f"{named} a PNG, JPEG, WebP, AVIF or GIF image.") from error
     except (OSError, ValueError, SyntaxError, EOFError, OverflowError) as error:
         raise ImageError(f"The image is corrupt or truncated: {error}.") from error
 

@@ -2,7 +2,7 @@
 import { useEffect } from "../core/html.js";
 import { t } from "../core/i18n.js";
 
-export const IMAGE_TYPES = "image/png,image/jpeg,image/webp,image/gif";
+export const IMAGE_TYPES = "image/png,image/jpeg,image/webp,image/avif,image/gif";
 
 const hasFiles = (event) => event.dataTransfer?.types.includes("Files");
 
@@ -18,7 +18,7 @@ export async function checkImage(file) {
   try {
     (await createImageBitmap(file)).close();
   } catch (cause) {
-    throw new Error(t("{name} is no image that can be read. Take a PNG, JPEG, WebP or GIF file.", { name: file.name }), { cause });
+    throw new Error(t("{name} is no image that can be read. Take a PNG, JPEG, WebP, AVIF or GIF file.", { name: file.name }), { cause });
   }
 }
 

@@ -80,7 +80,7 @@ await spec("edit-file", "/console/edit", async (page, { looks, shot }) => {
     await (await chooser).setFiles(file);
   };
   await choose({ name: "notes.png", mimeType: "image/png", buffer: Buffer.from("these are only words") });
-  await page.getByText("notes.png is no image that can be read. Take a PNG, JPEG, WebP or GIF file.").waitFor();
+  await page.getByText("notes.png is no image that can be read. Take a PNG, JPEG, WebP, AVIF or GIF file.").waitFor();
   assert.equal(await shown.count(), 0); // nor a toolbar over nothing
   await choose({ name: "hill.jpg", mimeType: "image/jpeg", buffer: own });
   await page.waitForFunction(() => document.querySelector(".easel canvas")?.width === 768);

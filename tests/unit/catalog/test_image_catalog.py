@@ -125,7 +125,7 @@ BROKEN = [
     ("alpha-image-2.toml", "{ steps = 14 }", "{ steps = 0 }", "quality.low.steps", "expected at least 1"),
     ("alpha-image-2.toml", "[quality]", "[quality", "not valid TOML", "at line"),
     ("alpha-image-2.toml", 'hd       = "high"', 'hd = "best"', "quality.hd", "expected 'low'"),
-    ("catalog.toml", '"b64_json", tiers', '"bytes", tiers', "aliases.gpt-image-1.response_format", "expected 'b64_json'"),
+    ("catalog.toml", '"b64_json",', '"bytes",', "aliases.gpt-image-1.response_format", "expected 'b64_json'"),
     ("catalog.toml", '{ model = "alpha-image-2-count"', '{ model = "x"', "aliases.gpt-image-1", "not a model"),
     ("beta-3-pro.toml", "steps ", "# steps ", "steps", "missing"),
     ("beta-3-pro.toml", "beta-3-pro-image-count", "beta-2.5-flash-image-count", "models[0].name", "beta-2.5-flash"),

@@ -2,6 +2,7 @@
 
 import base64
 import random
+from urllib.parse import quote
 
 import pytest
 
@@ -17,6 +18,16 @@ def test_a_data_uri_is_decoded_in_pieces(size: int, monkeypatch: pytest.MonkeyPa
     text = base64.b64encode(data).decode()
     assert decode_data_uri(f"data:image/png;base64,{text}") == data
     assert decode_data_uri("data:image/png;base64," + " \n".join(text)) == data
+
+
+@pytest.mark.parametrize("size", range(0, 40))
+def test_a_data_uri_is_read_as_browsers_read_it(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without padding, percent-encoded, with blanks in its type; and in the alphabet for URLs."""
+    monkeypatch.setattr(data_uri, "PIECE", 8)
+    data = random.Random(size).randbytes(size)
+    text = base64.b64encode(data).decode()
+    for written in (text.rstrip("="), quote(text, safe=""), base64.urlsafe_b64encode(data).decode().rstrip("=")):
+        assert decode_data_uri(f"data:image/png; base64,{written}") == data
 
 
 @pytest.mark.parametrize("piece", [8, 1024])

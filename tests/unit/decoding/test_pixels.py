@@ -6,6 +6,7 @@ import time
 import tracemalloc
 import zlib
 
+import numpy as np
 import pytest
 from PIL import Image, ImageChops, ImageOps
 
@@ -154,8 +155,9 @@ def test_an_image_just_over_64_megapixels_is_too_large() -> None:
         (encode(Image.new("RGB", (1000, 1000)), "JPEG"), 8_000_000),  # a turned copy
         (encode(Image.new("RGB", (1000, 1000)), "JPEG", progressive=True, subsampling=0), 10_000_000),
         (encode(Image.new("RGB", (1000, 1000)), "WEBP"), 16_000_000),
+        (encode(Image.new("RGB", (1000, 1000)), "AVIF", speed=10), 16_000_000),
     ],
-    ids=["RGBA", "baseline JPEG", "progressive JPEG", "WebP"],
+    ids=["RGBA", "baseline JPEG", "progressive JPEG", "WebP", "AVIF"],
 )
 def test_what_an_image_takes_is_known_before_it_is_decoded(data: bytes, needed_bytes: int) -> None:
     assert decode(data, 1_000_000, needed_bytes + len(data)).size == (1000, 1000)
@@ -194,9 +196,37 @@ def test_a_text_that_inflates_is_not_inflated() -> None:
         decode(with_chunks(encode(Image.new("RGB", (8, 8))), bomb))
 
 
-def test_formats_outside_the_four_are_refused() -> None:
-    with pytest.raises(ImageError):
-        decode(encode(Image.new("RGB", (8, 8)), "TIFF"))
+HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(200)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (encode(Image.new("RGB", (8, 8)), "TIFF"), "The file is TIFF, which is not read here. Save it as a PNG, JPEG"),
+        (encode(Image.new("RGB", (8, 8)), "BMP"), "The file is BMP"),
+        (HEIC, "The file is HEIC, which is not read here"),
+        (b"%PDF-1.7 ...", "The file is PDF"),
+        (b'  <svg xmlns="http://www.w3.org/2000/svg"/>', "The file is SVG"),
+        (b"<html>not found</html>", "The file can't be read as a PNG, JPEG, WebP, AVIF or GIF image"),
+    ],
+    ids=["TIFF", "BMP", "HEIC", "PDF", "SVG", "HTML"],
+)
+def test_other_formats_are_refused_by_their_name(data: bytes, message: str) -> None:
+    with pytest.raises(ImageError) as refused:
+        decode(data)
+    assert str(refused.value).startswith(message)
+
+
+def test_an_avif_is_read_upright_with_its_profile_and_alpha() -> None:
+    scene = Image.linear_gradient("L").convert("RGB").resize((64, 32))
+    read = decode(encode(scene, "AVIF", quality=100, subsampling="4:4:4", speed=10))
+    assert np.abs(np.asarray(read, int) - np.asarray(scene, int)).max() <= 2
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    assert decode(encode(scene, "AVIF", exif=exif, speed=10)).size == (32, 64)
+    clear = scene.copy()
+    clear.putalpha(0)
+    assert set(decode(encode(clear, "AVIF", speed=10)).tobytes()) == {255}
 
 
 def mask_of(data: bytes, original: tuple[int, int], target: tuple[int, int]) -> bytes:
