@@ -16,7 +16,8 @@ from server.flows.images.controls import offered_controls
 from server.flows.images.enlarging import can_enlarge
 from server.flows.images.request import offered_loras, offered_schedulers, reference_limit
 from server.money import format_money
-from server.schemas.images import MAX_PROMPT, MAX_STEPS
+from server.schemas.image_synonyms import MAX_STEPS
+from server.schemas.images import MAX_PROMPT
 from server.schemas.models import Architecture, ChatCard, ControlCard, ImageLimits, Modality, ModelCard
 from server.services import Services
 

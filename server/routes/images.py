@@ -48,11 +48,11 @@ from server.http.openapi import (
 )
 from server.schemas.extra_fields import refuse_unsupported
 from server.schemas.image_jobs import ImageJobState
+from server.schemas.image_synonyms import OtherNames
 from server.schemas.images import (
     MAX_CONTROLS,
     MAX_REFERENCES,
     NO_EFFECT,
-    SYNONYMS,
     UNSUPPORTED,
     CompletedEvent,
     ControlledOptions,
@@ -119,7 +119,7 @@ class AskedCall:
 
     def fingerprint(self) -> str:
         """Return the fingerprint by which a retry is matched to this call."""
-        elsewhere = {"image", "images", "mask", "controls", "background", *SYNONYMS}
+        elsewhere = {"image", "images", "mask", "controls", "background", *OtherNames.model_fields}
         meant = self.body.model_dump(mode="json", exclude=elsewhere, exclude_defaults=True)
         controls = {each.name: each.strength for each in self.request.controls}
         meant |= {"controls": controls} if controls else {}

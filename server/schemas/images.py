@@ -11,11 +11,11 @@ from pipelines.protocol.images import Background, Batch, LongPrompt
 from server.errors import BadRequest
 from server.schemas.base import Answer, OmittedIfNone
 from server.schemas.extra_fields import Label, OrNone, ServiceTier
+from server.schemas.image_synonyms import REFUSED, Guidance, OtherNames, Steps, Strength, merge
 from server.schemas.validation import iter_strings
 
 MAX_PROMPT = 32_000
 MAX_REFERENCES = 16
-MAX_STEPS = 200
 MAX_CONTROLS = 4
 UNSUPPORTED = {  # field -> what to do instead
     "complexity": "leave it out",
@@ -24,15 +24,11 @@ UNSUPPORTED = {  # field -> what to do instead
     "svg": "its images are PNG, JPEG or WebP",
     "markup": "leave it out",
     "file_id": "send the image itself in 'image'",
+    **REFUSED,
 }
 NO_EFFECT = ("input_fidelity", "safety_identifier", "style", "user")  # accepted, and named in a response header
 IMAGE_FIELDS = "send references as 'image', and what says where to paint as 'mask'"
 IMAGE_NAME = re.compile(r"image|img|mask", re.IGNORECASE)
-SYNONYMS = {  # other servers' names -> ours
-    "num_inference_steps": "steps",
-    "guidance_scale": "guidance",
-    "true_cfg_scale": "guidance",
-}
 
 
 def lower(value: object) -> object:
@@ -109,8 +105,6 @@ LoraName = Annotated[str, Field(min_length=1, max_length=255)]  # of a file, as 
 ControlName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
 LoraWeight = Annotated[float, Field(ge=-4, le=4)]
 Quality = Annotated[Literal["low", "medium", "high", "xhigh", "max", "standard", "hd", "auto"], Word]
-Steps = Annotated[int, Field(ge=1, le=MAX_STEPS)]
-Guidance = Annotated[float, Field(ge=0, le=50)]
 
 
 RANDOM_SEED = -1  # as other image servers and their clients write it
@@ -157,18 +151,6 @@ ControlOption = Annotated[
 ImageList = Annotated[References, BeforeValidator(_as_list, json_schema_input_type=Reference | References)]
 
 
-def _merge(body: BaseModel, name: str, ours: str) -> None:
-    """Move the value of a synonym to our name for it, so that equal requests have equal fingerprints."""
-    value, current = getattr(body, name), getattr(body, ours)
-    if value is None:
-        return
-    if current not in (None, [], value):
-        message = f"'{name}' is another name of '{ours}', for which this request has another value: send one of them."
-        raise BadRequest(message, param=name, code="invalid_parameter_combination")
-    setattr(body, ours, value)
-    setattr(body, name, None)
-
-
 class OpenAIOptions(BaseModel):
     """OpenAI's fields, except the references and the mask."""
 
@@ -200,7 +182,7 @@ class SamplingOptions(BaseModel):
 
     steps: Steps | None = None
     guidance: Guidance | None = None
-    strength: Annotated[float, Field(gt=0, le=1)] | None = None
+    strength: Strength | None = None
     negative_prompt: Annotated[str, Field(max_length=MAX_PROMPT)] | None = None
     scheduler: Annotated[str, Field(min_length=1, max_length=100)] | None = None
     long_prompt: Annotated[LongPrompt, Word] | None = None
@@ -208,23 +190,13 @@ class SamplingOptions(BaseModel):
     batch: Annotated[Batch, Word] | None = None  # "exact" shares no forward pass: the same bits at every time
 
 
-class ImageOptions(SamplingOptions, OpenAIOptions):
+class ImageOptions(SamplingOptions, OpenAIOptions, OtherNames):
     """The fields that both routes share. SDKs send this server's extensions, the seed and the sampling, through
     `extra_body`."""
 
     seed: Seed = None
     enhance: bool | None = None  # a chat model rewrites the prompt first
     webhook: Annotated[str, Field(min_length=1, max_length=2000)] | None = None  # told of the end, in the background
-    num_inference_steps: Steps | None = None
-    guidance_scale: Guidance | None = None
-    true_cfg_scale: Guidance | None = None
-
-    @model_validator(mode="after")
-    def _merge_synonyms(self) -> Self:
-        """Merge the names of each option. Raises BadRequest for two names of one option that differ."""
-        for name, ours in SYNONYMS.items():
-            _merge(self, name, ours)
-        return self
 
 
 class ControlledOptions(ImageOptions):
@@ -244,7 +216,7 @@ class GenerationBody(ControlledOptions):
 
     @model_validator(mode="after")
     def _merge_images(self) -> Self:
-        _merge(self, "images", "image")
+        merge(self, "images", "image")
         return self
 
 

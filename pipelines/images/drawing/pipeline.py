@@ -109,6 +109,8 @@ class ImagePipeline:
         size = (self.job.width_px, self.job.height_px)
         if plan.finish == "enlarge":
             return self._enlarge(plan, size)
+        if self.job.sampling.strength == 0 and task_of(self.job) in {Task.REDRAW, Task.INPAINT}:
+            return lambda: self._finish(fit_image(to_image(self.job.references[0]), self.job))
         if self.checkpoint.family.layers is not None:
             self.row.found[LAYERS] = self.job.n
         drawn = self.row.drawn.pop(self.row.index, None) or self._first_pass(plan)

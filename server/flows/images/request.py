@@ -160,7 +160,7 @@ def _check_capabilities(request: ImageRequest, model: ImageModel, capabilities: 
         message = f"Model `{model.name}` draws in {model.steps} steps only: leave 'steps' out."
         raise BadRequest(message, param="steps", code="unsupported_value")
     strength = request.sampling.strength
-    if strength is not None and not capabilities.any_steps and strength * model.steps < 1:
+    if strength and not capabilities.any_steps and strength * model.steps < 1:
         least = f"{1 / model.steps:.2g}"
         message = (
             f"Model `{model.name}` redraws in whole steps of its {model.steps}: use a strength of at least {least}."

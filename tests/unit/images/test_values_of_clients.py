@@ -322,3 +322,59 @@ async def test_a_call_that_may_wait_says_so(running: InProcess, tier: str | None
         running.workers.gate.set()
     answer = await call
     assert (answer.json().get("service_tier"), job(running).tier) == (shown, shown or "default")
+
+
+@pytest.mark.parametrize(
+    ("fields", "drawn"),
+    [
+        ({"width": 768, "height": 512}, {"size": (768, 512)}),
+        ({"image_size": {"width": 768, "height": 512}}, {"size": (768, 512)}),
+        ({"image_size": "landscape_16_9"}, {"size": (1792, 1024)}),
+        ({"aspect_ratio": "21:9"}, {"size": (2016, 864)}),
+        ({"cfg_scale": 3.5}, {"guidance": 3.5}),
+        ({"num_images": 2}, {"n": 2}),
+        ({"batch_size": 2, "n": 2}, {"n": 2}),
+        ({"num_outputs": 2}, {"n": 2}),
+    ],
+)
+async def test_other_servers_names_are_read(running: InProcess, fields: dict[str, Any], drawn: dict[str, Any]) -> None:
+    answer = await running.client.post(PATH, json={"prompt": "a boat", **fields})
+    assert answer.status_code == 200, answer.text
+    assert "x-darkroom-ignored" not in answer.headers
+    last = job(running)
+    found = {"size": (last.width_px, last.height_px), "guidance": last.sampling.guidance, "n": last.n}
+    assert {name: found[name] for name in drawn} == drawn
+
+
+async def test_a_redraws_strength_has_two_other_names_and_may_be_zero(running: InProcess) -> None:
+    for name in ("denoising_strength", "prompt_strength", "strength"):
+        body = {"prompt": "a boat", "image": [DATA_URI], name: 0}
+        assert (await running.client.post(PATH, json=body)).status_code == 200
+        assert job(running).sampling.strength == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({"width": 768}, "height", "missing_required_parameter"),
+        ({"width": 768, "height": 512, "size": "1:1"}, "image_size", "invalid_parameter_combination"),
+        ({"width": 768, "height": 512, "image_size": "square"}, "width", "invalid_parameter_combination"),
+        ({"num_images": 2, "n": 1}, "num_images", "invalid_parameter_combination"),
+        ({"image_size": "2K"}, "size", "invalid_value"),
+        ({"sampler_name": "Euler a"}, "sampler_name", "unsupported_parameter"),
+        ({"enable_hr": True}, "enable_hr", "unsupported_parameter"),
+        ({"image_strength": 0.35}, "image_strength", "unsupported_parameter"),
+        ({"clip_skip": 2}, "clip_skip", "unsupported_parameter"),
+    ],
+)
+async def test_what_would_change_the_image_and_is_not_read_is_refused(
+    running: InProcess, fields: dict[str, Any], param: str, code: str
+) -> None:
+    refused = await running.client.post(PATH, json={"prompt": "a boat", **fields})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, code), refused.text
+    assert refused.json()["error"]["param"] == param
+
+
+async def test_options_that_ask_for_nothing_are_taken(running: InProcess) -> None:
+    asked = {"enable_hr": False, "tiling": False, "restore_faces": False, "clip_skip": None, "batch_size": 1}
+    assert (await running.client.post(PATH, json={"prompt": "a boat", **asked})).status_code == 200
