@@ -4,8 +4,9 @@ The map from a latent to the colours of its patch is fitted to the images that t
 gives some thousand pairs of a last latent and the pixels decoded from it. So it needs no knowledge of the codec, or of
 how a pipeline packs and normalises its latents.
 
-The latents of a running step are mostly noise. x0 is predicted from two consecutive steps: where the latents are
-a * x0 + s * noise with known a and s, two equations with the same noise give x0.
+The latents of a running step are mostly noise. What is shown is x0, the image as the denoiser predicts it at that step:
+where the latents are a * x0 + s * noise with known a and s, what it predicts (the noise, a velocity) gives x0. So the
+first of four steps shows the image, and noise that a sampler adds is not seen.
 """
 
 import math
@@ -21,6 +22,7 @@ RIDGE = 1e-3  # of the mean variance: regularises directions of which there are 
 DECAY = 0.8  # of older samples with each new image: the codec is fixed, the content changes
 USUAL_SCALE = 4.0  # root of the mean square of latents, which most codecs scale to about 1
 LONG_SIDE_PX = 512
+LARGEST_KEPT = 1.001  # first noise of schedulers that keep the variance; others begin with their largest sigma
 MAX_SHAPE = 0.06  # by which the shape of a grid may differ from an image's
 
 
@@ -77,36 +79,48 @@ class PreviewMap:
         return np.asarray(Image.fromarray(small).resize(size_px, Image.Resampling.BICUBIC))
 
 
-def noise_schedule(scheduler: Any) -> list[tuple[float, float]] | None:
-    """Return (a, s) before each step and after the last, where latents are a * x0 + s * noise; None for other samplers.
+def predict_x0(scheduler: Any, timestep: Any, output: torch.Tensor, sample: torch.Tensor) -> torch.Tensor | None:
+    """Return x0, of the shape of `sample`, from what the denoiser has predicted of it at a timestep; None for
+    schedulers whose noise or whose prediction is unknown. Reads the schedule from the device.
 
-    Flow matching interpolates, a = 1 - sigma and s = sigma (Lipman et al., arXiv 2210.02747); DDIM keeps the variance,
-    a = sqrt(alpha_bar) and s = sqrt(1 - alpha_bar) (Song et al., arXiv 2010.02502, equation 12); EDM adds noise to the
-    image, a = 1 and s = sigma (Karras et al., arXiv 2206.00364).
+    Flow matching interpolates, a = 1 - sigma and s = sigma, and predicts noise - x0 (Lipman et al., arXiv 2210.02747).
+    DDIM keeps the variance, a^2 + s^2 = 1 (Song et al., arXiv 2010.02502, equation 12), and predicts the noise, x0 or
+    a * noise - s * x0 (Salimans and Ho, arXiv 2202.00512). The others of these have sigmas, s / a: they scale the
+    latents by 1 / a (Karras et al., arXiv 2206.00364), or don't.
     """
-    sigmas, alphas = getattr(scheduler, "sigmas", None), getattr(scheduler, "alphas_cumprod", None)
-    if sigmas is not None and alphas is None:
-        is_edm = "sigma_data" in getattr(scheduler, "config", {})
-        return [(1.0 if is_edm else 1 - sigma, sigma) for sigma in _numbers(sigmas)]
-    if alphas is None or sigmas is not None:
+    config = scheduler.config
+    kind, sigmas = config.get("prediction_type", "epsilon"), getattr(scheduler, "sigmas", None)
+    has_alphas = getattr(scheduler, "alphas_cumprod", None) is not None
+    index = _index_of(scheduler, timestep)
+    if index is None or output.shape != sample.shape or (sigmas is None and not has_alphas):
         return None
-    bars = _numbers(alphas)
-    alpha_bars = [bars[int(timestep)] for timestep in _numbers(scheduler.timesteps)]
-    return [*((math.sqrt(bar), math.sqrt(1 - bar)) for bar in alpha_bars), (1.0, 0.0)]
+    sigma = float(sigmas[index]) if sigmas is not None else 0.0
+    if "sigma_data" in config:
+        x0: torch.Tensor = scheduler.precondition_outputs(sample, output, sigma)
+        return x0
+    if not has_alphas or kind == "flow_prediction" or config.get("use_flow_sigmas"):
+        return sample - sigma * output
+    if sigmas is None:
+        clean = math.sqrt(float(scheduler.alphas_cumprod[int(timestep)]))
+    else:
+        clean = 1 / math.sqrt(1 + sigma**2)
+        if float(scheduler.init_noise_sigma) > LARGEST_KEPT:
+            sample = clean * sample
+    noise = math.sqrt(1 - clean**2)
+    if kind == "epsilon":
+        return (sample - noise * output) / clean
+    if kind == "v_prediction":
+        return clean * sample - noise * output
+    return output if kind == "sample" else None
 
 
-def _numbers(values: Any) -> list[float]:
-    """Return a schedule's numbers by one read of the device: each read waits until it has caught up."""
-    return [float(value) for value in torch.as_tensor(values).tolist()]
-
-
-def predict_x0(
-    before: torch.Tensor, after: torch.Tensor, noise_before: tuple[float, float], noise_after: tuple[float, float]
-) -> torch.Tensor:
-    """Predict x0 from the latents before and after a step of a deterministic sampler, and their (a, s)."""
-    (a0, s0), (a1, s1) = noise_before, noise_after
-    divisor = s0 * a1 - s1 * a0
-    return after if abs(divisor) < 1e-6 else (s0 * after - s1 * before) / divisor
+def _index_of(scheduler: Any, timestep: Any) -> int | None:
+    """Return the place of a timestep in the schedule; None for one that is not in it, or of several."""
+    timesteps = torch.as_tensor(scheduler.timesteps)
+    if timesteps.dim() != 1 or torch.as_tensor(timestep).numel() != 1:
+        return None
+    found = (timesteps == torch.as_tensor(timestep).to(timesteps.device)).nonzero()
+    return int(found[0]) if len(found) else None
 
 
 def _tokens(latents: torch.Tensor, height: int, width: int) -> tuple[int, int, torch.Tensor] | None:

@@ -197,6 +197,7 @@ def _partial_event(preview: Preview, shape: ImageShape, kind: EventKind) -> Part
         b64_json=base64.b64encode(preview.image.data).decode(),
         created_at=int(time.time()),
         quality=shape.quality or "auto",
+        size=f"{preview.image.width_px}x{preview.image.height_px}",  # of the preview, which is smaller than the image
         partial_image_index=preview.number,
         image_index=preview.index,
     )

@@ -192,7 +192,7 @@ async def _emit_previews(response: ActiveResponse, running: ActiveCall, call: To
                 **response.place(call.item_id, call.index),
                 "partial_image_index": preview.number,
                 "partial_image_b64": base64.b64encode(preview.image.data).decode(),
-                "size": shape.size,
+                "size": f"{preview.image.width_px}x{preview.image.height_px}",
                 "quality": shape.quality or "auto",
                 "background": shape.background,
                 "output_format": request.output_format,

@@ -1,10 +1,25 @@
-"""The linear map from latents to colours, and x0 from two steps."""
+"""The linear map from latents to colours, and x0 from what a step predicts."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from diffusers import (
+    DDIMScheduler,
+    DDPMScheduler,
+    DPMSolverMultistepScheduler,
+    EDMEulerScheduler,
+    EulerAncestralDiscreteScheduler,
+    EulerDiscreteScheduler,
+    FlowMatchEulerDiscreteScheduler,
+    FlowMatchHeunDiscreteScheduler,
+    FlowMatchLCMScheduler,
+    LCMScheduler,
+    SCMScheduler,
+    UniPCMultistepScheduler,
+)
 
 from pipelines.images.denoising.previews import PreviewMap, predict_x0
 
@@ -85,12 +100,60 @@ def test_there_is_no_preview_before_an_image_has_been_drawn() -> None:
     assert PreviewMap().render(torch.zeros(4, 8, 8), width=64, height=64) is None
 
 
-@pytest.mark.parametrize("kind", ["flow", "ddim"])
-def test_two_steps_give_x0(kind: str) -> None:
-    x0, noise = torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(0))
+FLOW = FlowMatchEulerDiscreteScheduler()
 
-    def coefficients(t: float) -> tuple[float, float]:
-        return (1 - t, t) if kind == "flow" else (math.cos(t), math.sin(t))
 
-    before, after = (a * x0 + s * noise for a, s in (coefficients(0.9), coefficients(0.7)))
-    assert torch.allclose(predict_x0(before, after, coefficients(0.9), coefficients(0.7)), x0, atol=1e-4)
+@pytest.mark.parametrize(
+    ("scheduler", "predicts"),
+    [
+        (FLOW, "velocity"), (FlowMatchHeunDiscreteScheduler(), "velocity"), (FlowMatchLCMScheduler(), "velocity"),
+        *[
+            (kind(prediction_type=predicts), predicts)
+            for kind in (
+                DDIMScheduler, DDPMScheduler, LCMScheduler, EulerDiscreteScheduler, EulerAncestralDiscreteScheduler,
+                DPMSolverMultistepScheduler, UniPCMultistepScheduler,
+            )
+            for predicts in ("epsilon", "v_prediction")
+        ],
+        (DPMSolverMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True), "velocity"),
+        (EDMEulerScheduler(), "raw"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)  # fmt: skip
+def test_what_is_predicted_at_any_step_gives_x0(scheduler: Any, predicts: str) -> None:
+    """Also at the first of four, of samplers that add noise, and of those that scale their latents."""
+    x0, noise = torch.randn(2, 1, 4, 8, 8, generator=torch.Generator().manual_seed(0))
+    scheduler.set_timesteps(4)
+    for timestep in scheduler.timesteps[[0, 2]]:
+        sample, output = noised(scheduler, predicts, timestep, x0, noise)
+        found = predict_x0(scheduler, timestep, output, sample)
+        assert found is not None
+        assert torch.allclose(found, x0, atol=2e-3 if predicts == "raw" else 1e-3)
+
+
+def noised(
+    scheduler: Any, predicts: str, timestep: torch.Tensor, x0: torch.Tensor, noise: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A step's latents, and what a denoiser that knows the image predicts of them."""
+    if isinstance(scheduler, FlowMatchEulerDiscreteScheduler | FlowMatchHeunDiscreteScheduler | FlowMatchLCMScheduler):
+        sigma = scheduler.sigmas[scheduler.timesteps.tolist().index(float(timestep))]
+        return (1 - sigma) * x0 + sigma * noise, noise - x0
+    sample = scheduler.add_noise(x0, noise, timestep[None])
+    if predicts == "velocity":
+        return sample, noise - x0
+    if predicts == "epsilon":
+        return sample, noise
+    if predicts == "raw":
+        sigma = scheduler.sigmas[scheduler.timesteps.tolist().index(float(timestep))]
+        at = 0.5**2 + sigma**2  # sigma_data is one half
+        return sample, (x0 - 0.5**2 / at * sample) * at.sqrt() / (sigma * 0.5)
+    clean = scheduler.alphas_cumprod[int(timestep)].sqrt()
+    return sample, clean * noise - (1 - clean**2).sqrt() * x0
+
+
+def test_what_is_unknown_is_not_shown() -> None:
+    FLOW.set_timesteps(4)
+    at, latents = FLOW.timesteps[0], torch.zeros(1, 4, 8, 8)
+    assert predict_x0(FLOW, at + 0.5, latents, latents) is None
+    assert predict_x0(FLOW, at, torch.zeros(1, 8, 8, 8), latents) is None
+    assert predict_x0(SCMScheduler(), 1.0, latents, latents) is None
