@@ -6,7 +6,7 @@ Every field of a job has its final value. All of it is pickled from process to p
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pipelines.protocol.provenance import DigitalSource
 from pipelines.protocol.tiers import ServiceTier
@@ -171,6 +171,15 @@ class RawImage:
     data: bytes
 
 
+class Box(NamedTuple):
+    """A part of an image, in px."""
+
+    left: int
+    top: int
+    width: int
+    height: int
+
+
 @dataclass(frozen=True, slots=True)
 class ControlInput:
     """One of the checkpoint's controls in a job: its map or its reference, and how strong it is."""
@@ -212,6 +221,7 @@ class ImageJob:
     controls: tuple[ControlInput, ...] = ()  # in the order of the checkpoint's
     sheet_from: int | None = None  # references from this index on are shown on one sheet
     enlarges: bool = False  # its reference is enlarged to the size, and redrawn in tiles: a second pass alone
+    region: Box | None = None  # of the finished image, around a small hole in the mask: all that is drawn
     previews: int = 0  # intermediate images of each image, evenly spread over the steps
     tier: ServiceTier = "default"
 

@@ -24,13 +24,14 @@ READER = "pipelines.images.file_comparison"  # a process of its own: this one re
 KEY_VARIABLE = "DARKROOM_API_KEY"
 SENT = (
     "prompt", "model", "size", "seed", "steps", "guidance", "strength", "negative_prompt", "scheduler", "loras",
-    "long_prompt", "output_compression", "background",
+    "long_prompt", "output_compression", "background", "mask_zoom",
 )  # fmt: skip
 SENT_TO_ENLARGE = ("prompt", "model", "scale", "seed", "output_compression")
 INPUTS = {"made_from", "mask", "controls"}
 TOLD = {  # by every answer: nothing that a request asks for
     "checkpoint", "software", "batch", "drawn_by", "adapters", "control_files", "prompt_tokens",
-    "negative_prompt_tokens", "reproducible", "cut_from", "original_prompt", "enhanced_by", "enhance_failed",
+    "negative_prompt_tokens", "reproducible", "cut_from", "drawn_region", "original_prompt", "enhanced_by",
+    "enhance_failed",
 }  # fmt: skip
 CUT_BYTES = 15_000  # fewer than of any text that was cut: a JPEG or WebP has room for 65,000 of all
 OWN_NAME = re.compile(r"[a-z_]+")  # of Darkroom's fields; other programs add texts to a PNG

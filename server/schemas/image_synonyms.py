@@ -53,6 +53,9 @@ def _size_of_name(value: object) -> object:
     return NAMED_SIZES.get(value, value) if isinstance(value, str) else value
 
 
+NamedSize = Annotated[str | None, BeforeValidator(_size_of_name, json_schema_input_type=str | dict[str, Any] | None)]
+
+
 def merge(body: BaseModel, name: str, ours: str) -> None:
     """Move the value of a synonym to our name for it, so that equal requests have equal fingerprints. Raises BadRequest
     for two names of one option that differ."""
@@ -79,9 +82,9 @@ class OtherNames(BaseModel):
     width: Side | None = None
     height: Side | None = None
     aspect_ratio: str | None = None
-    image_size: Annotated[str | None, BeforeValidator(_size_of_name, json_schema_input_type=str | dict[str, Any] | None)] = (
-        None
-    )
+    image_size: Annotated[
+        str | None, BeforeValidator(_size_of_name, json_schema_input_type=str | dict[str, Any] | None)
+    ] = None
     num_images: Count | None = None
     num_images_per_prompt: Count | None = None
     num_outputs: Count | None = None

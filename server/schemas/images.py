@@ -195,6 +195,7 @@ class ImageOptions(SamplingOptions, OpenAIOptions, OtherNames):
     `extra_body`."""
 
     seed: Seed = None
+    mask_zoom: bool | None = None  # a small hole in a mask is drawn larger than it is: by default where it is worth it
     enhance: bool | None = None  # a chat model rewrites the prompt first
     webhook: Annotated[str, Field(min_length=1, max_length=2000)] | None = None  # told of the end, in the background
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pipelines.checkpoints.work.plan import Plan
+from pipelines.checkpoints.work.plan import Plan, plan_job
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.denoising.step_observer import Pixels
 from pipelines.images.drawing.finish import binary_mask, center_crop, composite, to_drawn_size
@@ -23,7 +23,7 @@ from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.scheduling.batching import Row
-from pipelines.protocol.images import CheckpointSpec, ImageJob, RawImage
+from pipelines.protocol.images import Box, CheckpointSpec, ImageJob, RawImage
 from tests.engines.device import DEVICE
 from tests.support.image_jobs import image_job
 from tests.support.tiny_families import make_family
@@ -119,6 +119,51 @@ def test_what_a_mask_keeps_is_kept_to_the_bit_at_any_size(
     assert drawn.shape == (size[1], size[0], 3)
     assert not changed[painted == 0].any()
     assert changed[painted == 255].mean() > 0.9
+
+
+@pytest.mark.parametrize("size", [(128, 96), (400, 300)])
+@pytest.mark.parametrize("name", ["sd", "klein"])
+def test_a_small_hole_is_drawn_large_and_put_back_to_its_place(
+    name: str, size: tuple[int, int], loaded: Callable[[str], Checkpoint]
+) -> None:
+    """In an image of the native area, and in one that has two passes otherwise."""
+    checkpoint, region = loaded(name), Box(60, 30, 40, 32)
+    ramp = np.add.outer(np.arange(size[1]), np.arange(size[0])) % 200
+    reference = RawImage(*size, "RGB", ramp.astype(np.uint8).repeat(3).tobytes())
+    painted = np.zeros((size[1], size[0]), np.uint8)
+    painted[38:54, 70:90] = 255
+    job = edit(checkpoint, reference, mask=RawImage(*size, "L", painted.tobytes()), region=region)
+    assert plan_job(job, checkpoint.multiple_px).width > 2 * region.width
+    kept = draw(checkpoint, job).astype(int)
+    assert np.abs(kept - as_array(reference)).max() <= 2
+    shown: list[Pixels | None] = []
+    pipeline = ImagePipeline(checkpoint, Row(job, 0, 0.0), lambda preview: shown.append(preview()), fitted(checkpoint))
+    changed = (pipeline.generate() != as_array(reference)).any(axis=2)
+    assert not changed[painted == 0].any()
+    assert changed[painted == 255].mean() > 0.9
+    assert all(each is not None and each.shape[:2] == (size[1], size[0]) for each in shown)
+
+
+def fitted(checkpoint: Checkpoint) -> PreviewMap:
+    """A map of the checkpoint's latents to colours, from one image."""
+    found = PreviewMap()
+    ImagePipeline(checkpoint, Row(image_job(checkpoint.spec), 0, 0.0), lambda _: None, found).generate()
+    return found
+
+
+def test_a_hard_mask_leaves_no_line_in_a_plain_sky(loaded: Callable[[str], Checkpoint]) -> None:
+    """Where the codec moves all colours: the step at the edge is that of the sky itself, and what is kept is equal."""
+    size = (128, 128)
+    sky = np.stack([np.add.outer(np.arange(128) // 2, np.arange(128) // 4) + base for base in (90, 120, 150)], axis=2)
+    reference = RawImage(*size, "RGB", sky.astype(np.uint8).tobytes())
+    mask = np.zeros(size, np.uint8)
+    mask[32:96, 40:88] = 255
+    job = edit(loaded("sd"), reference, mask=RawImage(*size, "L", mask.tobytes()))
+    drawn = np.asarray(composite(Image.fromarray((sky + np.array([14, -9, 6])).astype(np.uint8)), job)).astype(int)
+    assert (drawn[mask == 0] == sky[mask == 0]).all()
+    assert np.abs(np.diff(drawn - sky, axis=0)).max() <= 2
+    assert np.abs(np.diff(drawn - sky, axis=1)).max() <= 2
+    assert (drawn[64, 64] - sky[64, 64]).tolist() == [14, -9, 6]
 
 
 @pytest.mark.parametrize("finish", ["resize", "refine"])

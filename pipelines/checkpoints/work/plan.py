@@ -13,12 +13,15 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from pipelines.families.task import Task
-from pipelines.protocol.images import CheckpointSpec, Conditioning, ImageJob, Sampling
+from pipelines.protocol.images import Box, CheckpointSpec, Conditioning, ImageJob, Sampling
 
 MIN_NATIVE_SHARE = 0.5  # of the native area: a checkpoint draws smaller sizes badly, so they are downscaled instead
 MAX_UPSCALE = 1.85e6 / 2**20  # of the area, in one pass: from a native megapixel to the largest 1K image
 MIN_STRENGTH = 0.01  # less would need a schedule finer than the thousand steps that checkpoints are trained on
 OVERLAP = 1 / 8  # of a tile, blended with its neighbour
+CONTEXT = 2  # sides of the part that is drawn for a hole, by the hole's
+MAX_ZOOM = 4  # by which that part is drawn larger: beyond it, there is no more to see in its surroundings
+MAX_REGION_SHARE = 0.5  # of the image's area; nor is it larger than what the pipeline draws at once
 
 
 class Mode(NamedTuple):
@@ -48,23 +51,14 @@ def find_task(spec: CheckpointSpec, *, has_references: bool, has_mask: bool) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
-    """A part of the canvas that one pipeline call redraws."""
-
-    left: int
-    top: int
-    width: int
-    height: int
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """The pipeline draws `width` x `height`; `finish` is how that becomes the final size."""
 
     width: int
     height: int
     finish: Literal["crop", "resize", "refine", "enlarge"]
-    tiles: tuple[Tile, ...] = ()
+    tiles: tuple[Box, ...] = ()
+    region: Box | None = None  # of the final image that is drawn; all of it without one
 
 
 def plan_job(job: ImageJob, multiple: int) -> Plan:
@@ -74,6 +68,9 @@ def plan_job(job: ImageJob, multiple: int) -> Plan:
     if job.checkpoint.conditioning == "upscale":
         image, side = job.references[0], math.isqrt(job.checkpoint.native_area_px)
         return Plan(width, height, "enlarge", tile_grid(image.width_px, image.height_px, side, 1))
+    if job.region is not None:
+        area_px = job.checkpoint.native_area_px
+        return Plan(*fit_to_area(job.region.width, job.region.height, area_px, multiple), "resize", region=job.region)
     if not job.enlarges:
         return plan_image(job.checkpoint, width, height, multiple)
     canvas = (_round_up(width, multiple), _round_up(height, multiple))
@@ -94,6 +91,21 @@ def plan_image(spec: CheckpointSpec, width: int, height: int, multiple: int) -> 
     )
 
 
+def region_around(hole: Box, width: int, height: int, native_area_px: int) -> Box | None:
+    """Return the part of an image of width x height pixels that is drawn for a small hole in its mask: the hole with as
+    much around it as the pipeline needs to continue it, which is drawn larger than it is; None where that gains
+    nothing. The part is not longer than twice its other side, as far as the image is wide and high enough."""
+    least = math.isqrt(native_area_px) / MAX_ZOOM
+    wide, high = (max(CONTEXT * side, least) for side in (hole.width, hole.height))
+    wide, high = max(wide, high / 2), max(high, wide / 2)
+    wide, high = min(width, math.ceil(wide)), min(height, math.ceil(high))
+    if wide * high > min(MAX_REGION_SHARE * width * height, native_area_px):
+        return None
+    left = round(hole.left + hole.width / 2 - wide / 2)
+    top = round(hole.top + hole.height / 2 - high / 2)
+    return Box(min(max(0, left), width - wide), min(max(0, top), height - high), wide, high)
+
+
 def needs_two_passes(area_px: int, native_area_px: int, max_area_px: int) -> bool:
     """Return whether an image of this area gets the second, tiled pass."""
     return area_px > max(max_area_px, MAX_UPSCALE * native_area_px)
@@ -111,13 +123,13 @@ def fit_to_area(width: int, height: int, area_px: int, multiple: int) -> tuple[i
     return best[0] * multiple, best[1] * multiple
 
 
-def tile_grid(width: int, height: int, side: int, multiple: int) -> tuple[Tile, ...]:
+def tile_grid(width: int, height: int, side: int, multiple: int) -> tuple[Box, ...]:
     """Return overlapping tiles that cover the canvas, row by row. Their sides are multiples of `multiple`, `side` at
     most."""
     tile_width = min(side, _round_down(width, multiple))
     tile_height = min(side, _round_down(height, multiple))
     lefts, tops = _tile_starts(width, tile_width), _tile_starts(height, tile_height)
-    return tuple(Tile(left, top, tile_width, tile_height) for top in tops for left in lefts)
+    return tuple(Box(left, top, tile_width, tile_height) for top in tops for left in lefts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,19 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from pipelines.checkpoints.work.plan import Plan
 from pipelines.images.denoising.previews import LONG_SIDE_PX
-from pipelines.protocol.images import ImageJob
+from pipelines.protocol.images import Box, ImageJob
 from pipelines.protocol.pixels import to_image
 
+MAX_FADE_PX = 12.0  # spread of what fades out within a mask's edge
+WHITE = 255
+FADE_SHARE = 8  # that spread, by the shorter side of the hole
 ASPECT_TOLERANCE = 0.03  # sizes on the grid differ by less from the aspect ratio that they stand for
 
 
@@ -24,6 +29,8 @@ def center_crop(image: Image.Image, size: tuple[int, int]) -> Image.Image:
 def to_drawn_size(image: Image.Image, job: ImageJob, plan: Plan) -> Image.Image:
     """Fit a reference, a mask or a map to the image's shape, at the size that is drawn, so that every pixel comes back
     to its place: with the edges continued where `center_crop` cuts, or scaled where the drawn image is scaled back."""
+    if plan.region is not None:
+        return _cut(fit_image(image, job), plan.region).resize((plan.width, plan.height), _method(image))
     if plan.finish in {"crop", "enlarge"}:
         return _continue_edges(fit_image(image, job), plan)
     scale = min(image.width / job.width_px, image.height / job.height_px)
@@ -39,13 +46,75 @@ def _continue_edges(image: Image.Image, plan: Plan) -> Image.Image:
     return Image.fromarray(np.pad(pixels, sides[: pixels.ndim], mode="edge"))
 
 
+def in_place(image: Image.Image, job: ImageJob, region: Box) -> Image.Image:
+    """Return the reference with an image in the place of its region: the finished one, or a preview of it in as many
+    pixels as the preview has."""
+    whole = fit_image(to_image(job.references[0]), job).convert(image.mode)
+    whole.paste(image.resize((region.width, region.height), Image.Resampling.LANCZOS), (region.left, region.top))
+    return whole
+
+
+def _cut(image: Image.Image, part: Box) -> Image.Image:
+    return image.crop((part.left, part.top, part.left + part.width, part.top + part.height))
+
+
 def composite(image: Image.Image, job: ImageJob) -> Image.Image:
     """Return the image with the reference's pixels outside the mask: the autoencoder changes them even where nothing is
-    painted. Where the mask is between black and white, both are blended."""
+    painted. Where the mask is between black and white, both are blended. Within it, what the two differ by at its edge
+    fades out, so that a hard mask leaves no line."""
     if job.mask is None:
         return image
     original, mask = (fit_image(to_image(each), job) for each in (job.references[0], job.mask))
-    return Image.composite(image, original.convert(image.mode), mask)
+    original = original.convert(image.mode)
+    return Image.composite(_faded(image, original, mask), original, mask)
+
+
+def _faded(image: Image.Image, original: Image.Image, mask: Image.Image) -> Image.Image:
+    """Return the image, moved near the mask's edge by the mean difference of the two beyond it.
+
+    The mean is a normalised convolution with a Gaussian (Knutsson and Westin, CVPR 1993), whose weight is also by how
+    much a pixel is moved: all of the difference at the edge, none of it a few px inside. A soft edge, where what is
+    kept and what is painted are further apart, blends by itself.
+    """
+    hole = mask.getbbox()
+    if hole is None:
+        return image
+    spread = min(MAX_FADE_PX, max(1.0, min(hole[2] - hole[0], hole[3] - hole[1]) / FADE_SHARE))
+    reach = math.ceil(3 * spread)
+    left, top, right, bottom = (
+        max(0, hole[0] - reach), max(0, hole[1] - reach),
+        min(mask.width, hole[2] + reach), min(mask.height, hole[3] + reach),
+    )  # fmt: skip
+    box = (left, top, right, bottom)
+    drawn, before, level = (_channels(each.crop(box)) for each in (image, original, mask))
+    kept, painted = (level == 0).float(), (level == WHITE).float()
+    colours = slice(0, 3)  # alpha stays as it was drawn
+    moved = _spread(torch.cat([(before[colours] - drawn[colours]) * kept, kept, painted]), spread)
+    mean = moved[:-2] / moved[-2:-1].clamp(min=1e-4)
+    beside_kept, beside_painted = (2 * moved[-2]).clamp(max=1), (4 * moved[-1]).clamp(max=1)  # a corner has a quarter
+    drawn[colours] += mean * beside_kept * beside_painted * (1 - kept)
+    result = image.copy()
+    pixels = drawn.round().clamp(0, 255).byte().movedim(0, -1).squeeze(-1).contiguous().numpy()
+    result.paste(Image.fromarray(pixels, image.mode), box[:2])
+    return result
+
+
+def _channels(image: Image.Image) -> torch.Tensor:
+    """Return pixels as a tensor of shape (channels, height, width)."""
+    return torch.from_numpy(np.asarray(image).copy()).reshape(image.height, image.width, -1).movedim(-1, 0).float()
+
+
+def _spread(values: torch.Tensor, spread: float) -> torch.Tensor:
+    """Convolve channels with a Gaussian of this standard deviation in px: a wide one on a coarser grid."""
+    size, coarse = values.shape[-2:], max(1, int(spread / 3))
+    values = F.avg_pool2d(values[:, None], coarse, ceil_mode=True, count_include_pad=False)
+    reach = math.ceil(3 * spread / coarse)
+    kernel = torch.exp(-0.5 * (torch.arange(-reach, reach + 1) * coarse / spread) ** 2)
+    kernel /= kernel.sum()
+    values = F.conv2d(values, kernel[None, None, None, :], padding=(0, reach))
+    values = F.conv2d(values, kernel[None, None, :, None], padding=(reach, 0))
+    grown = F.interpolate(values, scale_factor=coarse, mode="bilinear") if coarse > 1 else values
+    return grown[:, 0, : size[0], : size[1]]
 
 
 def fit_image(image: Image.Image, job: ImageJob) -> Image.Image:

@@ -4,6 +4,7 @@ Work on the device and work on the host are apart, so that the device serves ano
 """
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from pipelines.images.drawing.finish import (
     combine_references,
     composite,
     fit_image,
+    in_place,
     thumbnail,
     to_drawn_size,
 )
@@ -141,6 +143,8 @@ class ImagePipeline:
         return self.draw()()
 
     def _resize(self, image: Image.Image, size: tuple[int, int]) -> Image.Image:
+        if self.plan.region is not None:
+            return in_place(image, self.job, self.plan.region)
         if self.plan.finish == "crop":
             return center_crop(image, size)
         return image.resize(size, Image.Resampling.LANCZOS)
@@ -197,7 +201,14 @@ class ImagePipeline:
     def _after_step(self, preview: PreviewFn) -> None:
         if self.checkpoint.step_caches is not None:
             self.checkpoint.step_caches.end_step()
-        self.on_step(preview)
+        self.on_step(preview if self.plan.region is None else functools.partial(self._preview_in_place, preview))
+
+    def _preview_in_place(self, preview: PreviewFn) -> Pixels | None:
+        """Show a preview of the region that is drawn in its place."""
+        pixels, region = preview(), self.plan.region
+        if pixels is None or region is None:
+            return pixels
+        return thumbnail(composite(in_place(Image.fromarray(pixels), self.job, region), self.job))
 
     def _after_tile(self, canvas: Image.Image) -> None:
         self.on_step(lambda: thumbnail(canvas))

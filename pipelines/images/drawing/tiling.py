@@ -13,16 +13,17 @@ import numpy as np
 import torch
 from PIL import Image
 
-from pipelines.checkpoints.work.plan import OVERLAP, Tile
+from pipelines.checkpoints.work.plan import OVERLAP
 from pipelines.device.staged_copy import sum_of
 from pipelines.images.drawing.image_checks import InvalidImage
 from pipelines.images.drawing.returned_image import ReturnedImage
 from pipelines.images.loading.upscalers import Upscaler
+from pipelines.protocol.images import Box
 
 
 def refine(
     canvas: Image.Image,
-    tiles: Sequence[Tile],
+    tiles: Sequence[Box],
     redraw: Callable[[Image.Image, int], Callable[[], Image.Image]],
     on_host: Callable[[], contextlib.AbstractContextManager[None]],
 ) -> None:
@@ -36,7 +37,7 @@ def refine(
             canvas.paste(finish(), box[:2], feather(tile))
 
 
-def feather(tile: Tile) -> Image.Image:
+def feather(tile: Box) -> Image.Image:
     """Return the blend mask of a tile, mode "L": a ramp over the overlap with the tiles to the left and above."""
     across = _ramp(tile.width, has_neighbour=tile.left > 0)
     down = _ramp(tile.height, has_neighbour=tile.top > 0)
@@ -61,14 +62,14 @@ class Upscaling:
     on_host: Callable[[], contextlib.AbstractContextManager[None]]
     after_tile: Callable[[Image.Image], None]
 
-    def enlarge(self, image: Image.Image, tiles: Sequence[Tile], size: tuple[int, int]) -> Image.Image:
+    def enlarge(self, image: Image.Image, tiles: Sequence[Box], size: tuple[int, int]) -> Image.Image:
         """Return an image enlarged to `size`. `tiles` cover it. Raises InvalidImage."""
         factor = math.ceil(size[0] / image.width)
         canvas = Image.new("RGB", (factor * image.width, factor * image.height))
         for tile in tiles:
             box = (tile.left, tile.top, tile.left + tile.width, tile.top + tile.height)
             enlarged = self._enlarged(image.crop(box).convert("RGB"), factor)
-            place = Tile(*(factor * side for side in (tile.left, tile.top, tile.width, tile.height)))
+            place = Box(*(factor * side for side in (tile.left, tile.top, tile.width, tile.height)))
             with self.on_host():
                 if not enlarged.is_finite:
                     raise InvalidImage(self.network.dtype)

@@ -40,7 +40,14 @@ from server.errors import (
 from server.flows.admission import find_image_model
 from server.flows.images.enhancing import PromptWriter, enhance_prompt, shorten_prompt, should_enhance, should_shorten
 from server.flows.images.enlarging import check_enlarging
-from server.flows.images.request import ImageRequest, InputImages, build_job, check_loras, check_options
+from server.flows.images.request import (
+    ImageRequest,
+    InputImages,
+    build_job,
+    check_loras,
+    check_options,
+    hole_of,
+)
 from server.flows.images.results import answer_format, build_result, origins_write, sent_images, shape_of
 from server.flows.images.time_limit import check_time
 from server.flows.moderation import ModerationContext, Moderator
@@ -155,7 +162,7 @@ class ImageCreator:
         mask = await self._parts.references.load_mask(key.id, request.mask, first)
         maps = await self._parts.references.load(key.id, [each.image for each in request.controls])
         capabilities = self._parts.engine.capabilities(model.checkpoint)
-        images = InputImages(references, mask, maps)
+        images = InputImages(references, mask, maps, await asyncio.to_thread(hole_of, mask))
         job = build_job(request, model, billed, images, self._rules.time_limit_s, capabilities)
         job = replace(job, tier=key.tier(request.service_tier))
         check_time(job, self._running.backlog.least_s(job))

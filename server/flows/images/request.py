@@ -1,14 +1,15 @@
 """From a request to a job in which every field has a value. Pure, except for the folder of adapters."""
 
+import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pipelines.checkpoints.weight_file.header import WEIGHT_FILES
-from pipelines.checkpoints.work.plan import find_task, fit_refine_strength
+from pipelines.checkpoints.work.plan import find_task, fit_refine_strength, region_around
 from pipelines.families.task import Task
-from pipelines.protocol.images import CheckpointSpec, Encoding, ImageFormat, ImageJob, RawImage, Sampling
+from pipelines.protocol.images import Box, CheckpointSpec, Encoding, ImageFormat, ImageJob, RawImage, Sampling
 from pipelines.protocol.messages import Capabilities, ControlledWith
 from server.accounts.ledger import BilledCall
 from server.catalog.images import MAX_REFERENCES, Catalog, ImageModel
@@ -48,6 +49,7 @@ class ImageRequest:
     seed: int | None = None
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     controls: tuple[ControlRequest, ...] = ()
+    mask_zoom: bool | None = None  # draw a small hole larger than it is; None: where it is worth it
     scale: int | Tier | None = None  # how many times, or to which tier, its reference is enlarged: all that it asks
 
     @property
@@ -258,6 +260,34 @@ class InputImages:
     references: tuple[DecodedImage, ...] = ()
     mask: RawImage | None = None
     controls: tuple[DecodedImage, ...] = ()
+    hole: Box | None = None  # the part of the mask that has paint
+
+
+def hole_of(mask: RawImage | None) -> Box | None:
+    """Return the part of a mask that has paint. Blocks."""
+    if mask is None:
+        return None
+    width = mask.width_px
+    rows = (mask.data[start : start + width] for start in range(0, len(mask.data), width))
+    painted = {
+        y: (width - len(row.lstrip(b"\0")), len(row.rstrip(b"\0"))) for y, row in enumerate(rows) if row.strip(b"\0")
+    }
+    if not painted:
+        return None
+    left, right = min(first for first, _ in painted.values()), max(last for _, last in painted.values())
+    return Box(left, min(painted), right - left, max(painted) + 1 - min(painted))
+
+
+def _region_of(request: ImageRequest, model: ImageModel, images: InputImages, size: Size) -> Box | None:
+    """Return the part of the image that is drawn for a small hole in its mask; None for all of it."""
+    hole, mask = images.hole, images.mask
+    if request.mask_zoom is False or hole is None or mask is None or model.checkpoint.upstream is not None:
+        return None
+    scale = max(size.width_px / mask.width_px, size.height_px / mask.height_px)  # the mask is cut to the image's shape
+    left = hole.left * scale - (mask.width_px * scale - size.width_px) / 2
+    top = hole.top * scale - (mask.height_px * scale - size.height_px) / 2
+    first = Box(math.floor(left), math.floor(top), math.ceil(hole.width * scale), math.ceil(hole.height * scale))
+    return region_around(first, size.width_px, size.height_px, model.checkpoint.native_area_px)
 
 
 def build_job(
@@ -274,6 +304,7 @@ def build_job(
     controls = control_inputs(request.controls, images.controls, model)
     follows = first is not None and request.scale is None and request.size in {None, "auto"}
     size = _size_of(request, model, first, capabilities)
+    region = _region_of(request, model, images, size)
     at_once = _references_at_once(model, capabilities)
     sampling = _resolve_sampling(request, model)
     if capabilities is not None and not capabilities.any_steps:
@@ -310,12 +341,15 @@ def build_job(
             **used,
             **({"scale": request.scale} if request.scale is not None else {}),
             **({"cut_from": f"{first[0]}x{first[1]}"} if first and follows and is_cut(size, first) else {}),
+            **({"mask_zoom": request.mask_zoom} if request.mask_zoom is not None else {}),
+            **({"drawn_region": [*region]} if region is not None else {}),
             **({"controls": {each.name: each.strength for each in controls}} if controls else {}),
             "software": "Darkroom",
         },
         time_limit_s=time_limit_s,
         owner=call.key_id,
         enlarges=request.scale is not None,
+        region=region,
         previews=request.partial_images,
         sheet_from=at_once - 1 if request.reference_count > at_once and images.mask is None else None,
     )
