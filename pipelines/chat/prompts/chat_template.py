@@ -45,7 +45,7 @@ class TemplateUse:
         tokens = getattr(self.renderer, "tokenizer", self.renderer)._get_control_tokens(self.source)
         marked = [mark_inner_keys(message, tokens) for message in messages], mark_inner_keys(variables, tokens)
         if tensors:  # a vision model's processor marks strings itself
-            how = {"return_tensors": "pt", "return_dict": True, "sanitize_control_tokens": True}
+            how: dict[str, Any] = {"return_tensors": "pt", "return_dict": True, "sanitize_control_tokens": True}
             return self._apply(*marked, tokenize=True, **how)
         strings = mark_control_tokens(marked, _get_control_token_patterns(tokens)[0])
         return encode_marked(self.renderer, self._apply(*strings, tokenize=False), tokens)
