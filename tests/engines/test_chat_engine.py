@@ -166,7 +166,7 @@ async def test_a_folder_without_weights_is_a_failure_of_the_checkpoint(
     empty = ChatSpec("empty", tmp_path)
     events = await run(chat_engine, CountJob("c", empty, ({"role": "user", "content": "Hi"},)))
     assert isinstance(events[-1], Failed)
-    assert events[-1].code == "checkpoint_failed"
+    assert (events[-1].code, events[-1].movable) == ("checkpoint_failed", "anywhere")
 
 
 async def test_logprobs_are_those_of_the_bare_model(chat_engine: ChatEngine, chat_job: Job) -> None:

@@ -65,4 +65,5 @@ async def test_a_folder_without_a_classifier_fails_the_job(tmp_path: Path) -> No
     job = ClassifyJob("1", ClassifierSpec("none", tmp_path, "prompts"), texts=("a boat",))
     event = await last_event(ClassifyEngine(DEVICE), job)
     assert isinstance(event, Failed)
+    assert (event.code, event.movable) == ("checkpoint_failed", "anywhere")  # its host does not try it at once again
     assert "none" in event.message
