@@ -63,7 +63,7 @@ class CudaCapture:
         while self._failed:
             self._failed -= 1
             torch.cuda.empty_cache()
-            if torch.cuda.memory_snapshot(self._pool):  # type: ignore[no-untyped-call]
+            if torch.cuda.memory_snapshot(self._pool):  # type: ignore[no-untyped-call]  # torch has no types for it
                 with suppress(RuntimeError):  # by a torch that has released it, if something is still in use there
                     torch._C._cuda_releasePool(self._stream.device_index, self._pool)
                 torch.cuda.empty_cache()
