@@ -230,7 +230,7 @@ async def test_the_speed_of_the_last_run_is_known_at_the_next_start(
     first = await engine.prepare(copied)
     (record,) = (tmp_path / "probes").iterdir()
     assert first.unit_s is not None
-    engine._speeds.begin_with(copied, 9.0, guessed=True)  # a later guess changes nothing
+    engine._speeds.begin_with(copied, 9.0)  # what another process has measured changes nothing now
     assert (await engine.prepare(copied)).unit_s == first.unit_s
     written = json.loads(record.read_text())
     written["abilities"]["unit_s"] = 1000.0  # as if the machine had been that slow: what is like the record is not kept

@@ -124,13 +124,18 @@ class Speeds:
         mean = sum(measured.values()) / len(measured) if measured else FIRST_UNIT_S
         return measured.get(weights_key(checkpoint)) or mean
 
-    def begin_with(self, checkpoint: CheckpointSpec, unit_s: float, *, guessed: bool) -> None:
-        """Begin with a speed until it is measured here. The first measurement replaces a guess, and is smoothed into a
-        speed that was measured before this process."""
+    def begin_with(self, checkpoint: CheckpointSpec, unit_s: float) -> None:
+        """Begin with a speed that was measured before this process. The first measurement here is smoothed into it."""
         key = weights_key(checkpoint)
         if key not in self._unit_s and is_duration(unit_s):
             self._unit_s[key] = unit_s
-            self._guessed |= {key} if guessed else set()
+
+    def guess(self, checkpoint: CheckpointSpec, unit_s: float) -> None:
+        """Begin with a guess, in place of an earlier one. The first measurement replaces it."""
+        key = weights_key(checkpoint)
+        if (key not in self._unit_s or key in self._guessed) and is_duration(unit_s):
+            self._unit_s[key] = unit_s
+            self._guessed.add(key)
 
     def record(self, checkpoint: CheckpointSpec, units: float, elapsed_s: float) -> None:
         """Add a measurement. The first image builds kernels and may compile, so a measurement of less than half the

@@ -145,14 +145,14 @@ class Warmup:
         if not loaded.warmed_up and not await checker.passes_first_check(found, native=self._warms_native(loaded)):
             return None
         if found.unit_s is not None:
-            self._speeds.begin_with(checker.spec, found.unit_s, guessed=False)
+            self._speeds.begin_with(checker.spec, found.unit_s)
         return found
 
     async def _try(
         self, checker: CapabilityChecker, loaded: LoadedCheckpoint, trials: "_CheckRunner", serving: Serving
     ) -> Capabilities:
-        checkpoint, weights = loaded.checkpoint, weights_key(checker.spec)
-        self._timings[weights] = []
+        checkpoint = loaded.checkpoint
+        self._timings[weights_key(checker.spec)] = []
         first = await checker.find_first(checkpoint.capabilities, warmup_native=self._warms_native(loaded))
         found = replace(first.capabilities, prompt_tokens=trials.prompt_tokens)
         if _may_serve_early(checkpoint):
@@ -167,13 +167,13 @@ class Warmup:
         again = checker.jobs.first_check(found, native=True)
         if self._on_gpu and again is not None:
             await checker.draw(again.job)  # for the time alone: its kernels are there now
-        self._begin_with_speed(checker.spec)
-        del self._timings[weights]
+        self._guess_speed(checker.spec)
+        self._timings.pop(weights_key(checker.spec), None)  # another model's checks may have ended theirs
         return replace(found, unit_s=self._speeds.unit_s(checker.spec))
 
     async def _try_late(self, checker: CapabilityChecker, first: FirstFound, serving: Serving) -> Capabilities:
         """Let the checkpoint serve, and try what some calls need meanwhile."""
-        self._begin_with_speed(checker.spec)
+        self._guess_speed(checker.spec)
         found = replace(first.capabilities, unit_s=self._speeds.unit_s(checker.spec))
         trying = self._trying[_key(checker.spec)] = _Trying(found, {first.check.name})
         try:
@@ -187,10 +187,10 @@ class Warmup:
             trying.over.set()
         return found
 
-    def _begin_with_speed(self, spec: CheckpointSpec) -> None:
+    def _guess_speed(self, spec: CheckpointSpec) -> None:
         image = spec.native_area_px / 1e6 * (TYPICAL_STEPS if self._on_gpu else 1)
-        if (unit_s := unit_s_at(self._timings[weights_key(spec)], image)) is not None:
-            self._speeds.begin_with(spec, unit_s, guessed=True)
+        if (unit_s := unit_s_at(self._timings.get(weights_key(spec), ()), image)) is not None:
+            self._speeds.guess(spec, unit_s)
 
     def is_untried(self, job: ImageJob) -> bool:
         """Return whether a job needs something that is still to be tried of its checkpoint, which serves already."""
@@ -242,8 +242,8 @@ class Warmup:
 
     def find_warning(self, spec: CheckpointSpec) -> dict[str, Any]:
         """Return what an image's file and answer say of a checkpoint whose seeds do not decide its images: JSON."""
-        found = self._found.get(_key(spec))
-        return {} if found is None or found.capabilities.reproducible else {"reproducible": False}
+        known = self._trying.get(_key(spec)) or self._found.get(_key(spec))
+        return {} if known is None or known.capabilities.reproducible else {"reproducible": False}
 
     def record_failure(self, job_id: str, error: BaseException) -> None:
         """Record that a capability check has failed."""

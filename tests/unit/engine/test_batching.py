@@ -103,7 +103,7 @@ def test_a_first_image_that_compiled_does_not_make_the_next_ones_look_slow() -> 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, -1.0, 0.0])
 def test_what_is_no_duration_changes_no_speed(seconds: float) -> None:
     speeds = Speeds()
-    speeds.begin_with(ALPHA, seconds, guessed=False)
+    speeds.begin_with(ALPHA, seconds)
     speeds.record(ALPHA, units=1, elapsed_s=seconds)
     assert speeds.unit_s(ALPHA) == FIRST_UNIT_S
     speeds.record(ALPHA, units=1, elapsed_s=2)
@@ -113,13 +113,14 @@ def test_what_is_no_duration_changes_no_speed(seconds: float) -> None:
 
 def test_a_guess_lasts_until_something_is_measured() -> None:
     speeds = Speeds()
-    speeds.begin_with(ALPHA, 9.0, guessed=True)
-    assert speeds.unit_s(ALPHA) == 9.0
+    for seconds in (8.0, 9.0):
+        speeds.guess(ALPHA, seconds)
+        assert speeds.unit_s(ALPHA) == seconds
     speeds.record(ALPHA, units=1, elapsed_s=10)
     assert speeds.unit_s(ALPHA) == 10.0
-    speeds.begin_with(ALPHA, 1.0, guessed=True)
+    speeds.guess(ALPHA, 1.0)
     assert speeds.unit_s(ALPHA) == 10.0
-    speeds.begin_with(BETA, 2.0, guessed=False)
+    speeds.begin_with(BETA, 2.0)
     speeds.record(BETA, units=1, elapsed_s=3)
     assert 2 < speeds.unit_s(BETA) < 3
 
