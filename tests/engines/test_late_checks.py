@@ -147,7 +147,12 @@ async def test_checks_for_which_nobody_waits_come_after_all_calls(spec: Spec, jo
 async def test_a_checkpoint_that_is_no_longer_served_is_tried_no_further(spec: Spec, job: Job) -> None:
     serving = Serving.with_calls(spec("sd"))
     begin = serving.engine._on_serving
-    serving.engine._on_serving = lambda *found: (begin(*found), serving.engine.unload_except(()))[0]
+
+    def dropped(*found: Any) -> None:
+        begin(*found)
+        serving.engine.unload_except(())
+
+    serving.engine._on_serving = dropped
     with pytest.raises(NotServed):
         await serving.prepare()
     assert serving.ended[-1] == "serves"

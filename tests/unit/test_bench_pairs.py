@@ -25,7 +25,7 @@ def measured(change: float, noise: float, drift: float, seed: int) -> Comparison
 
 def share(is_so: Callable[[Comparison], bool], **noise: float) -> float:
     """Of 200 comparisons."""
-    return sum(is_so(measured(seed=seed, **noise)) for seed in range(200)) / 200  # type: ignore[arg-type]
+    return sum(is_so(measured(seed=seed, **noise)) for seed in range(200)) / 200
 
 
 def test_a_change_of_three_percent_is_seen_though_the_machine_drifts_by_a_tenth() -> None:
