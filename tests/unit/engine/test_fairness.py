@@ -111,6 +111,23 @@ def test_short_calls_of_a_mixed_trace_wait_a_part_of_what_they_wait_in_order(apa
     assert max(call.ended_s for call in calls) <= ends[-1] + 1e-6
 
 
+@pytest.mark.parametrize("factor", [0.5, 1.5, 2.0])
+def test_short_calls_wait_as_briefly_where_all_work_is_judged_wrongly(factor: float) -> None:
+    """As on a machine that gets slower or faster while they wait."""
+    calls = mixed_calls(0.0)
+    Device(estimate=lambda work_s: factor * work_s).run(calls)
+    scheduled = percentile([call.took_s for call in calls[20:]], 99)
+    assert scheduled <= 0.25 * percentile(list(itertools.accumulate(call.work_s for call in calls))[20:], 99)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_short_calls_wait_as_briefly_where_estimates_change_with_each_step(seed: int) -> None:
+    calls, chooser = mixed_calls(0.0), random.Random(seed)
+    Device(estimate=lambda work_s: work_s * chooser.uniform(0.9, 1.1)).run(calls)
+    scheduled = percentile([call.took_s for call in calls[20:]], 99)
+    assert scheduled <= 0.25 * percentile(list(itertools.accumulate(call.work_s for call in calls))[20:], 99)
+
+
 works = st.lists(
     st.tuples(st.floats(0.5, 50), st.floats(0, 60), st.sampled_from("abc"), st.floats(0.05, 1)), min_size=1, max_size=25
 )
