@@ -18,6 +18,7 @@ from pathlib import Path
 
 from openai import OpenAIError
 
+from benchmarks.conformance.long_sessions import long_sessions
 from benchmarks.conformance.sdks import PARTS, Seen, drive_sdks
 from benchmarks.conformance.suites import Row, SuiteFailed, Suites
 from benchmarks.conformance.tool_sessions import tool_sessions
@@ -39,6 +40,7 @@ HEADS = {
     "lemonade": ("passed", "failed"),
     "localai": ("case", "result"),
     "tool-sessions": ("client", "model", "turns answered", "tool ran in both", "requests refused"),
+    "long-sessions": ("client", "model", "turns before", "requests too long", "turns answered after"),
 }
 
 
@@ -86,6 +88,7 @@ def main() -> None:
             "lemonade": suites.lemonade,
             "localai": suites.localai,
             "tool-sessions": lambda: tool_sessions(WORK),
+            "long-sessions": lambda: long_sessions(WORK),
         }
         parts = options.parts or list(runs)
         try:

@@ -5,7 +5,17 @@ from typing import Any
 
 from server.conversation.turns import write
 from server.dialects.anthropic.history import read_turns, readable_messages
-from server.dialects.anthropic.schema import UNSUPPORTED, AnyChoice, AssistantTurn, CountBody, MessagesBody
+from server.dialects.anthropic.schema import (
+    UNSUPPORTED,
+    AnyChoice,
+    AssistantTurn,
+    CountBody,
+    MessagesBody,
+    SystemTurn,
+    ThinkingBlock,
+    ThinkingTurns,
+    UserTurn,
+)
 from server.errors import BadRequest
 from server.schemas.extra_fields import refuse_unsupported
 
@@ -27,7 +37,9 @@ def without_unsupported(values: Json) -> tuple[Json, list[str]]:
     Anthropic's own service has."""
     refuse_unsupported(values, UNSUPPORTED)
     messages, unread = readable_messages(values.get("messages"))
-    values = {**values, "tool_choice": _own_choice(values.get("tool_choice"))}
+    edits, unknown = _own_edits(values.get("context_management"))
+    unread = [*unread, *unknown]
+    values = {**values, "tool_choice": _own_choice(values.get("tool_choice")), "context_management": edits}
     tools = values.get("tools")
     if not isinstance(tools, list):
         return {**values, "messages": messages}, unread
@@ -42,6 +54,15 @@ def without_unsupported(values: Json) -> tuple[Json, list[str]]:
             )
             raise BadRequest(message, param=f"tools[{index}].type", code="unsupported_tool")
     return {**values, "messages": messages, "tools": kept}, [*unread, *(f"tools[{index}]" for index in hosted)]
+
+
+def _own_edits(sent: Any) -> tuple[Json | None, list[str]]:
+    """Return the edits of the conversation that are made here, and the paths of the others."""
+    if not isinstance(sent, Mapping) or not isinstance(edits := sent.get("edits"), list):
+        return None, ["context_management"] if sent else []
+    own = [isinstance(edit, Mapping) and edit.get("type") == "clear_thinking_20251015" for edit in edits]
+    others = [f"context_management.edits[{index}]" for index, is_own in enumerate(own) if not is_own]
+    return {"edits": [edit for edit, is_own in zip(edits, own, strict=True) if is_own]}, others
 
 
 def _own_tool(tool: Any) -> Any:
@@ -95,7 +116,7 @@ def count_to_chat(body: CountBody) -> Json:
     choice, output = body.tool_choice, body.output_config
     return _drop_none(
         model=body.model,
-        messages=write(read_turns(body.system, body.messages)).messages,
+        messages=write(read_turns(body.system, _without_old_thoughts(body))).messages,
         tools=[_tool(tool.model_dump()) for tool in body.tools] or None,
         tool_choice=_tool_choice(body),
         parallel_tool_calls=False if choice and choice.disable_parallel_tool_use and body.tools else None,
@@ -103,6 +124,29 @@ def count_to_chat(body: CountBody) -> Json:
         reasoning_effort=output.effort if output else None,
         chat_template_kwargs={"enable_thinking": body.thinking.type != "disabled"} if body.thinking else None,
     )
+
+
+def _without_old_thoughts(body: CountBody) -> list[UserTurn | AssistantTurn | SystemTurn]:
+    """Return the messages, without the thoughts that the body's edits clear."""
+    kept = (
+        [edit.keep.value for edit in body.context_management.edits if isinstance(edit.keep, ThinkingTurns)]
+        if body.context_management
+        else []
+    )
+    if not kept:
+        return body.messages
+    thought = [index for index, turn in enumerate(body.messages) if _thoughts(turn)]
+    cleared = {*thought[: -min(kept)]}
+    return [
+        turn.model_copy(update={"content": [block for block in turn.content if not isinstance(block, ThinkingBlock)]})
+        if index in cleared
+        else turn
+        for index, turn in enumerate(body.messages)
+    ]
+
+
+def _thoughts(turn: UserTurn | AssistantTurn | SystemTurn) -> bool:
+    return isinstance(turn, AssistantTurn) and any(isinstance(block, ThinkingBlock) for block in turn.content)
 
 
 def _drop_none(**fields: Any) -> Json:

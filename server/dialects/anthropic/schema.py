@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, Tag
 
 from server.schemas.chat import MAX_TOOLS
 from server.schemas.chat_messages import FUNCTION_NAME, TEXT_OR_PARTS, BoundedText, LenientModel, Text
-from server.schemas.extra_fields import Label
+from server.schemas.extra_fields import Label, OrNone
 
 MAX_STOPS = 16
 UNSUPPORTED = {  # field -> what to do instead
@@ -166,6 +166,26 @@ class OutputConfig(LenientModel):
     format: JsonOutput | None = None
 
 
+class ThinkingTurns(LenientModel):
+    """So many of the newest answers keep their thoughts."""
+
+    type: Literal["thinking_turns"]
+    value: Annotated[int, Field(ge=1)]
+
+
+class ClearThinking(LenientModel):
+    """Thoughts of older answers are left out."""
+
+    type: Literal["clear_thinking_20251015"]
+    keep: Annotated[Literal["all"] | ThinkingTurns | None, OrNone] = ThinkingTurns(type="thinking_turns", value=1)
+
+
+class ContextManagement(LenientModel):
+    """What is left out of a long conversation. Results of tools can't be."""
+
+    edits: list[ClearThinking] = Field(default_factory=list)
+
+
 class Metadata(LenientModel):
     """The metadata of a request: whose it is."""
 
@@ -188,6 +208,7 @@ class CountBody(LenientModel):
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
     tool_choice: Annotated[AnyChoice | NamedChoice, Field(discriminator="type")] | None = None
     thinking: Thinking | None = None
+    context_management: ContextManagement | None = None
     output_config: OutputConfig | None = None
 
 

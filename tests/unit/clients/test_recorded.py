@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 RECORDED = {path.stem: json.loads(path.read_text()) for path in (Path(__file__).parent / "recorded").glob("*.json")}
 SHELL = {"claude-code": "Bash", "codex": "exec_command", "gemini-cli": "run_shell_command", "opencode": "bash"}
 IGNORED = {  # by the first request: what is not named here has its effect
-    "claude-code": {"context_management", "messages[0].content[1].cache_control", "system[1].cache_control"},
+    "claude-code": {"messages[0].content[1].cache_control", "system[1].cache_control"},
     "codex": {"client_metadata", "prompt_cache_key", "tools[8]"},
     "gemini-cli": {"generationConfig.thinkingConfig.includeThoughts"},
     "opencode": set(),

@@ -120,3 +120,32 @@ def test_what_can_not_be_honoured_is_refused_by_its_name(fields: Any, param: str
     with pytest.raises(BadRequest) as raised:
         converted(values)
     assert raised.value.param == param
+
+
+THOUGHTS = [
+    {"role": "user", "content": "one"},
+    {"role": "assistant", "content": [{"type": "thinking", "thinking": "old"}, {"type": "text", "text": "1"}]},
+    {"role": "user", "content": "two"},
+    {"role": "assistant", "content": [{"type": "thinking", "thinking": "new"}, {"type": "text", "text": "2"}]},
+    {"role": "user", "content": "three"},
+]
+
+
+@pytest.mark.parametrize(
+    ("edits", "kept", "named"),
+    [
+        (None, ["old", "new"], []),
+        ([{"type": "clear_thinking_20251015", "keep": "all"}], ["old", "new"], []),
+        ([{"type": "clear_thinking_20251015", "keep": {"type": "thinking_turns", "value": 1}}], [None, "new"], []),
+        ([{"type": "clear_thinking_20251015"}], [None, "new"], []),
+        ([{"type": "clear_thinking_20251015", "keep": 7}], ["old", "new"], []),
+        ([{"type": "clear_tool_uses_20250919"}], ["old", "new"], ["context_management.edits[0]"]),
+    ],
+)
+def test_thoughts_of_older_answers_are_cleared_as_asked(edits: Any, kept: list[Any], named: list[str]) -> None:
+    fields = {"context_management": {"edits": edits}} if edits else {}
+    values = {"model": "m", "max_tokens": 9, "messages": THOUGHTS, **fields}
+    known, unread = without_unsupported(values)
+    messages = to_chat(validate(MessagesBody, known, strict=True))["messages"]
+    thoughts = [message.get("reasoning_content") for message in messages if message["role"] == "assistant"]
+    assert (thoughts, unread) == (kept, named)
