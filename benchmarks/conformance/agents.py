@@ -200,6 +200,7 @@ def agents_server(home: Path, agents: tuple[Agent, ...], context: int | None = N
     calls = {agent.tool: dict(agent.arguments) for agent in agents if agent is not READS_PDF}
     with scripted_upstream(calls, ANSWER, context) as (address, _):
         tables.append(f'[[models]]\nname = "{UPSTREAM}"\nupstream = "{address}"\n')
+        tables.append(f'[aliases]\n"gemini-*" = "{UPSTREAM}"\n')  # by which Gemini CLI shortens a session
         (configs / "chat.toml").write_text("\n".join([f'default = "{model_of(agents[0])}"\n', *tables]))
         server = Server(home / "server", weights, configs, {"preload": "false"}).start()
         try:

@@ -30,9 +30,9 @@ from tests.support.recording_proxy import Exchange, recording_proxy
 
 Row = tuple[str, ...]
 CONTEXT = 40_000  # the first request of some has 20,000
-MOST_TURNS = 10  # that a session may need to grow past the context
+MOST_TURNS = 14  # that a session may need to grow past the context
 MORE_TURNS = 3
-GROWTH = "".join(f"Line {number} of the notes says {number * 7919 % 1000}.\n" for number in range(600))  # of a turn
+GROWTH = "".join(f"Line {number} of the notes says {number * 7919 % 1000}.\n" for number in range(300))  # of a turn
 
 
 def _shorter(
