@@ -122,7 +122,7 @@ def _sequence(
     seen = frozenset(request.prompt if sampling.repetition_penalty != 1.0 else ())
     logprobs = job.top_logprobs if job.logprobs else None
     ends = tuple(token for token in request.ends if token < tokens.vocab_size)
-    sampler = SamplerState(sampling, job.seed + choice, logprobs, ends, seen)
+    sampler = SamplerState(sampling, job.choice_seed(choice), logprobs, ends, seen)
     own = constraint.copied() if constraint else None
     output = _output(request, choice, prompt_text)
     output.max_string = job.checkpoint.max_string if own else None

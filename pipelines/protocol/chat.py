@@ -9,13 +9,14 @@ that gives up its place for a while is `Queued` again.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from pipelines.protocol.images import Dtype, Failed, Quantize, Queued, RawImage, Started
 from pipelines.protocol.tiers import ServiceTier
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 Message = Mapping[str, Any]
+SEEDS: Final = 2**64  # more than a request can choose from
 
 
 def join_texts(texts: Iterable[str]) -> str:
@@ -88,7 +89,7 @@ class JsonFormat:
 
 @dataclass(frozen=True, slots=True)
 class ChatJob:
-    """One conversation to be answered n times; choice i is sampled with seed + i.
+    """One conversation to be answered n times, each with a seed of its own.
 
     Messages are OpenAI's, checked: content is a string, None, or parts of the types text and image_url. The k-th
     image_url part, counted over all messages, stands for `images[k]`; its URL is not used.
@@ -120,6 +121,11 @@ class ChatJob:
     cache_scope: str = ""  # jobs of one scope use what others of it have computed of the same beginning
     tier: ServiceTier = "default"
     owner: str = ""  # opaque, equal for the jobs of one API key: keys take turns
+
+    def choice_seed(self, choice: int) -> int:
+        """Return the seed of a choice: the job's of the first one, and of others seeds that no request has, so that
+        requests with seeds in a row share no answers."""
+        return self.seed + choice * SEEDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ class CompletionChoice(TypedDict):
 
 
 class PromptTokensDetails(TypedDict):
-    """Nothing is cached between calls, so these are zero."""
+    """What the prompt's tokens were: `cached_tokens` had been computed for an earlier call."""
 
     cached_tokens: int
     audio_tokens: int

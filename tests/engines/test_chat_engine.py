@@ -73,8 +73,11 @@ async def test_thirty_two_streams_get_what_each_gets_alone(
 async def test_choices_have_seeds_of_their_own(chat_engine: ChatEngine, chat_job: Job) -> None:
     sampling = ChatSampling(temperature=1.0)
     together = await run(chat_engine, chat_job(sampling=sampling, n=3, seed=10))
-    apart = [await run(chat_engine, chat_job(sampling=sampling, seed=10 + choice)) for choice in range(3)]
+    seeds = [chat_job(seed=10).choice_seed(choice) for choice in range(3)]
+    apart = [await run(chat_engine, chat_job(sampling=sampling, seed=seed)) for seed in seeds]
     assert [text(together, choice) for choice in range(3)] == [text(events) for events in apart]
+    following = await run(chat_engine, chat_job(sampling=sampling, n=3, seed=11))
+    assert not {text(together, choice) for choice in range(3)} & {text(following, choice) for choice in range(3)}
     assert isinstance(together[-1], ChatFinished)
     assert together[-1].usage.completion_tokens == sum(events[-1].usage.completion_tokens for events in apart)  # type: ignore[union-attr]
 
