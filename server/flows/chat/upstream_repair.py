@@ -1,8 +1,8 @@
 """What servers send a little otherwise than OpenAI's, as OpenAI's has it: the calls of tools, and why an answer ended.
 
 Some send no `index` with the pieces of calls, or 0 with all of them; no ids; arguments as an object; `stop` as the
-reason of an answer that ends with calls; content in parts, with reasoning among them; no `logprobs` or `refusal` where
-there are none; a whole answer where a stream was asked for.
+reason of an answer that ends with calls, and of one that was cut inside a call; content in parts, with reasoning among
+them; no `logprobs` or `refusal` where there are none; a whole answer where a stream was asked for.
 """
 
 import uuid
@@ -36,6 +36,12 @@ class _Calls:
 
     def __bool__(self) -> bool:
         return bool(self._calls)
+
+    @property
+    def are_cut(self) -> bool:
+        """Return whether the arguments of the last call are the beginning of JSON."""
+        written = self._calls[-1].arguments
+        return bool(written) and not _is_whole(written) and _is_whole(written, partial=True)
 
     def place(self, piece: Json) -> Json:
         """Return the piece as OpenAI's server would send it: a call is announced once, with its id and its name."""
@@ -98,7 +104,7 @@ class StreamRepair:
             if isinstance(pieces := delta.get("tool_calls"), list):
                 delta = {**delta, "tool_calls": [calls.place(each) if _is_call(each) else each for each in pieces]}
             choice = {**choice, "delta": delta}
-        return _with_reason(choice, called=bool(calls))
+        return _with_reason(choice, calls)
 
 
 def repaired_completion(body: Json) -> Json:
@@ -165,7 +171,7 @@ def _whole_choice(choice: Json) -> Json:
     if not isinstance(sent := message.get("tool_calls"), list) or not sent:
         return choice
     made = [_whole_call(call, calls, index) if _is_call(call) else call for index, call in enumerate(sent)]
-    return _with_reason({**choice, "message": {**message, "tool_calls": made}}, called=True)
+    return _with_reason({**choice, "message": {**message, "tool_calls": made}}, calls)
 
 
 def _whole_call(call: Json, calls: _Calls, index: int) -> Json:
@@ -173,9 +179,12 @@ def _whole_call(call: Json, calls: _Calls, index: int) -> Json:
     return {name: value for name, value in written.items() if name != "index" or "index" in call}
 
 
-def _with_reason(choice: Json, *, called: bool) -> Json:
-    stopped = called and choice.get("finish_reason") == "stop"
-    return {**choice, "finish_reason": "tool_calls"} if stopped else choice
+def _with_reason(choice: Json, calls: _Calls) -> Json:
+    """Return the choice with the reason of an answer that ends with calls: some servers say of one whose tokens ran out
+    inside a call that it is complete."""
+    if not calls or choice.get("finish_reason") not in {"stop", "tool_calls"}:
+        return choice
+    return {**choice, "finish_reason": "length" if calls.are_cut else "tool_calls"}
 
 
 def _is_call(piece: object) -> bool:
@@ -187,9 +196,9 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _is_whole(text: str) -> bool:
+def _is_whole(text: str, *, partial: bool = False) -> bool:
     try:
-        from_json(text)
+        from_json(text, allow_partial=partial)
     except ValueError:
         return False
     return True

@@ -142,3 +142,19 @@ def test_what_openais_schema_requires_is_there() -> None:
     assert choice == {"index": 0, "logprobs": None, "message": {"role": "assistant", "content": None, "refusal": None}}
     (choice,) = repaired_completion({"choices": [{"logprobs": {}, "message": {"refusal": "no"}}]})["choices"]
     assert (choice["logprobs"], choice["message"]["refusal"]) == ({}, "no")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [('{"city": "Ro', "length"), ('{"city"', "length"), ('{"city": "Rome"}', "tool_calls"), ("", "tool_calls"),
+     ("city: Rome", "tool_calls")],
+)  # fmt: skip
+def test_a_call_that_was_cut_is_not_complete(arguments: str, reason: str) -> None:
+    sent = piece(arguments, "look")
+    for said in ("stop", "tool_calls"):
+        repair = StreamRepair()
+        repair.chunk({"choices": [{"index": 0, "delta": {"tool_calls": [sent]}}]})
+        (end,) = repair.chunk({"choices": [{"index": 0, "delta": {}, "finish_reason": said}]})["choices"]
+        body = {"choices": [{"message": {"content": None, "tool_calls": [sent]}, "finish_reason": said}]}
+        (whole,) = repaired_completion(body)["choices"]
+        assert end["finish_reason"] == whole["finish_reason"] == reason
