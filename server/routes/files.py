@@ -59,7 +59,7 @@ router = APIRouter(prefix="/cdn")
 
 PIECE_BYTES = 512 * 1024  # of a file in an object store: what a client that reads slowly has in memory
 HEADERS = {
-    "Cache-Control": "public, max-age=31536000, immutable",
+    "Cache-Control": "private, no-cache",  # kept, but asked for again each time: an image may be deleted
     "X-Content-Type-Options": "nosniff",
     "Content-Disposition": "inline",
 }

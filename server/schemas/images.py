@@ -26,7 +26,7 @@ UNSUPPORTED = {  # field -> what to do instead
     "file_id": "send the image itself in 'image'",
     **REFUSED,
 }
-NO_EFFECT = ("input_fidelity", "safety_identifier", "style", "user")  # accepted, and named in a response header
+NO_EFFECT = ("safety_identifier", "style", "user")  # accepted, and named in a response header
 IMAGE_FIELDS = "send references as 'image', and what says where to paint as 'mask'"
 IMAGE_NAME = re.compile(r"image|img|mask", re.IGNORECASE)
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageFilter
 
 from pipelines.checkpoints.work.plan import Plan, plan_job
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.denoising.step_observer import Pixels
-from pipelines.images.drawing.finish import binary_mask, center_crop, composite, to_drawn_size
+from pipelines.images.drawing.finish import binary_mask, center_crop, composite, to_drawn_size, with_colours_of
 from pipelines.images.drawing.pipeline import ImagePipeline
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.load import load_checkpoint
@@ -164,6 +164,19 @@ def test_a_hard_mask_leaves_no_line_in_a_plain_sky(loaded: Callable[[str], Check
     assert np.abs(np.diff(drawn - sky, axis=0)).max() <= 2
     assert np.abs(np.diff(drawn - sky, axis=1)).max() <= 2
     assert (drawn[64, 64] - sky[64, 64]).tolist() == [14, -9, 6]
+
+
+def test_a_redrawn_tile_keeps_its_colours_and_shows_its_detail() -> None:
+    """Also where all of them have moved, by more at one side."""
+    rows, columns = np.mgrid[0:128, 0:128]
+    source = np.stack([80 + columns * 0.5, 120 + rows * 0.4, 200 - columns * 0.3], axis=2).round()
+    detail = np.where((columns + rows) % 4 < 2, 6, -6)[..., None]
+    drawn = Image.fromarray((source + detail + 20 - columns[..., None] * 0.2).clip(0, 255).astype(np.uint8))
+    held = np.asarray(with_colours_of(Image.fromarray(source.astype(np.uint8)), drawn)).astype(int)
+    assert np.abs(held - source - detail).mean() < 1.5
+    low = Image.fromarray(held.astype(np.uint8)).filter(ImageFilter.GaussianBlur(8))
+    before = Image.fromarray(source.astype(np.uint8)).filter(ImageFilter.GaussianBlur(8))
+    assert np.abs(np.asarray(low).astype(int) - np.asarray(before)).max() <= 2
 
 
 @pytest.mark.parametrize("finish", ["resize", "refine"])

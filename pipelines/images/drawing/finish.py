@@ -16,6 +16,7 @@ from pipelines.protocol.pixels import to_image
 
 MAX_FADE_PX = 12.0  # spread of what fades out within a mask's edge
 WHITE = 255
+LOW_SHARE = 64  # of a tile's width: the spread of its low frequencies
 FADE_SHARE = 8  # that spread, by the shorter side of the hole
 ASPECT_TOLERANCE = 0.03  # sizes on the grid differ by less from the aspect ratio that they stand for
 
@@ -97,6 +98,16 @@ def _faded(image: Image.Image, original: Image.Image, mask: Image.Image) -> Imag
     pixels = drawn.round().clamp(0, 255).byte().movedim(0, -1).squeeze(-1).contiguous().numpy()
     result.paste(Image.fromarray(pixels, image.mode), box[:2])
     return result
+
+
+def with_colours_of(source: Image.Image, drawn: Image.Image) -> Image.Image:
+    """Return what was drawn of a source, with the source's low frequencies: a redrawn tile keeps its colours, and shows
+    new detail. The two are parted by a Gaussian (StableSR's colour fix, Wang et al., arXiv 2305.07015, parts them by
+    wavelets)."""
+    new, old = _channels(drawn), _channels(source.convert(drawn.mode))
+    moved = _spread(torch.cat([old - new, torch.ones_like(old[:1])]), max(2.0, drawn.width / LOW_SHARE))
+    pixels = (new + moved[:-1] / moved[-1:]).round().clamp(0, 255).byte().movedim(0, -1).contiguous().numpy()
+    return Image.fromarray(pixels, drawn.mode)
 
 
 def _channels(image: Image.Image) -> torch.Tensor:

@@ -15,6 +15,7 @@ from PIL import Image
 
 from pipelines.checkpoints.work.plan import OVERLAP
 from pipelines.device.staged_copy import sum_of
+from pipelines.images.drawing.finish import with_colours_of
 from pipelines.images.drawing.image_checks import InvalidImage
 from pipelines.images.drawing.returned_image import ReturnedImage
 from pipelines.images.loading.upscalers import Upscaler
@@ -27,14 +28,14 @@ def refine(
     redraw: Callable[[Image.Image, int], Callable[[], Image.Image]],
     on_host: Callable[[], contextlib.AbstractContextManager[None]],
 ) -> None:
-    """Redraw every tile and blend it in, in place. `redraw` gets a tile and its number; the function that it returns
-    gives the new tile, within `on_host`.
-    """
+    """Redraw every tile and blend it in, in place, in the colours that it had. `redraw` gets a tile and its number; the
+    function that it returns gives the new tile, within `on_host`."""
     for number, tile in enumerate(tiles):
         box = (tile.left, tile.top, tile.left + tile.width, tile.top + tile.height)
-        finish = redraw(canvas.crop(box), number)
+        source = canvas.crop(box)
+        finish = redraw(source, number)
         with on_host():
-            canvas.paste(finish(), box[:2], feather(tile))
+            canvas.paste(with_colours_of(source, finish()), box[:2], feather(tile))
 
 
 def feather(tile: Box) -> Image.Image:

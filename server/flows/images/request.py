@@ -19,6 +19,7 @@ from server.flows.images.controls import ControlRequest, check_controls, control
 from server.flows.references import DecodedImage, Reference, StoredImage
 from server.schemas.images import SamplingOptions
 
+FAITHFUL_STRENGTH = 0.35  # of a redrawn image that shall keep much of its reference
 MAX_RANDOM_SEED = 2**32  # bare diffusers draws the same from them, and they survive JSON in every language
 
 
@@ -49,6 +50,7 @@ class ImageRequest:
     seed: int | None = None
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     controls: tuple[ControlRequest, ...] = ()
+    input_fidelity: Literal["low", "high"] | None = None
     mask_zoom: bool | None = None  # draw a small hole larger than it is; None: where it is worth it
     scale: int | Tier | None = None  # how many times, or to which tier, its reference is enlarged: all that it asks
 
@@ -194,12 +196,19 @@ def unused_fields(
     request: ImageRequest, catalog: Catalog, capabilities_of: Callable[[CheckpointSpec], Capabilities | None]
 ) -> list[str]:
     """Return the fields of the request that have no effect with its model: the prompt, where the checkpoint draws
-    without one."""
+    without one; the fidelity to an image, where none is redrawn."""
     model = catalog.find_for_size(request.model, request.size)
     if model is None:
         return []
-    capabilities = capabilities_of(model.drawn_with(request.reference_count).checkpoint)
-    return ["prompt"] if capabilities is not None and not capabilities.prompt else []
+    drawn_with = model.drawn_with(request.reference_count)
+    capabilities = capabilities_of(drawn_with.checkpoint)
+    names = ["prompt"] if capabilities is not None and not capabilities.prompt else []
+    return names if not request.input_fidelity or redraws(request, drawn_with) else [*names, "input_fidelity"]
+
+
+def redraws(request: ImageRequest, model: ImageModel) -> bool:
+    """Return whether a request is for a redrawn image, which its fidelity to the reference changes."""
+    return request.task(model) is Task.REDRAW and request.scale is None
 
 
 def _why_failed(what: str, capabilities: Capabilities | None) -> str:
@@ -377,6 +386,8 @@ def _resolve_sampling(request: ImageRequest, model: ImageModel) -> Sampling:
     defaults = model.checkpoint.sampling
     if request.mask is not None:
         defaults = replace(defaults, strength=1.0)  # the masked area is repainted completely
+    if request.input_fidelity == "high" and redraws(request, model):
+        defaults = replace(defaults, strength=min(defaults.strength, FAITHFUL_STRENGTH))
     overrides = request.sampling.model_dump(exclude_none=True)
     overrides["loras"] = tuple(sorted(request.sampling.loras.items()))
     return defaults.resolve(**{"steps": model.steps_for(request.quality), **overrides})

@@ -124,8 +124,8 @@ class ImageToolRunner:
 
 def fit_tool(tool: ImageTool, model: ImageModel) -> tuple[ImageTool, list[str]]:
     """Remove the options that this model does not know, for a caller who did not choose it; return the tool and their
-    names. `input_fidelity` has no effect with any model."""
-    left_out = ["input_fidelity"] if tool.input_fidelity else []
+    names. `input_fidelity` acts where references are redrawn."""
+    left_out = ["input_fidelity"] if tool.input_fidelity and model.checkpoint.conditioning != "img2img" else []
     if tool.quality not in {None, "auto"} and model.quality is None:
         left_out.append("quality")
     return tool.model_copy(update=dict.fromkeys(left_out)), left_out
@@ -178,6 +178,7 @@ def request_from_tool(tool: ImageTool, model: ImageModel, prompt: str) -> ImageR
         background=tool.background or "auto",
         moderation=tool.moderation or "auto",
         seed=tool.seed,
+        input_fidelity=tool.input_fidelity,
         enhance=False,  # a chat model has written the prompt
         sampling=SamplingOptions(long_prompt=tool.long_prompt),
     )

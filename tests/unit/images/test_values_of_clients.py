@@ -225,7 +225,7 @@ async def test_synonyms_have_one_fingerprint(running: InProcess) -> None:
 async def test_known_fields_that_change_nothing_are_named(running: InProcess) -> None:
     fields = {"style": "vivid", "input_fidelity": "high", "user": "u", "safety_identifier": "s", "colour": "red"}
     answer = await running.client.post(PATH, json={"prompt": "x", "moderation": "low", **fields})
-    assert answer.headers["x-darkroom-ignored"] == "colour, input_fidelity, safety_identifier, style, user"
+    assert answer.headers["x-darkroom-ignored"] == "colour, safety_identifier, style, user, input_fidelity"
     none = await running.client.post(PATH, json={"prompt": "x", "style": None})
     assert "x-darkroom-ignored" not in none.headers
     assert json.loads(none.text)["data"]
@@ -378,3 +378,15 @@ async def test_what_would_change_the_image_and_is_not_read_is_refused(
 async def test_options_that_ask_for_nothing_are_taken(running: InProcess) -> None:
     asked = {"enable_hr": False, "tiling": False, "restore_faces": False, "clip_skip": None, "batch_size": 1}
     assert (await running.client.post(PATH, json={"prompt": "a boat", **asked})).status_code == 200
+
+
+async def test_fidelity_is_how_little_a_reference_is_redrawn(running: InProcess) -> None:
+    body = {"prompt": "a boat", "image": [DATA_URI]}
+    for fidelity, strength in (("low", 0.6), ("high", 0.35)):
+        answer = await running.client.post(PATH, json={**body, "input_fidelity": fidelity})
+        assert (answer.status_code, job(running).sampling.strength) == (200, strength)
+        assert "x-darkroom-ignored" not in answer.headers
+    await running.client.post(PATH, json={**body, "input_fidelity": "high", "strength": 0.8})
+    assert job(running).sampling.strength == 0.8
+    answer = await running.client.post(PATH, json={**body, "input_fidelity": "high", "model": BETA})
+    assert answer.headers["x-darkroom-ignored"] == "input_fidelity"
