@@ -1,4 +1,5 @@
-"""`make reference`: writes the pages of docs/reference/ that the code itself says: settings, catalog keys and commands.
+"""`make reference`: writes the pages that the code itself says: settings, catalog keys and commands in docs/reference/,
+and the settings of clients.
 
 `python -m release.reference`. tests/unit/test_reference.py fails if a page is not what this writes.
 """
@@ -22,6 +23,7 @@ from typer.core import TyperGroup
 
 from server.catalog import chat, schema
 from server.cli.app import app
+from server.cli.clients import CLIENTS
 from server.data_folders import REPOSITORY
 from server.settings import PREFIX, Settings
 
@@ -124,7 +126,22 @@ def cli_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"settings.md": settings_page, "catalog.md": catalog_page, "cli.md": cli_page}
+def clients_page() -> str:
+    """Return the guide to clients, with the settings that `darkroom clients` prints between its marks."""
+    begin, end = "<!-- Written by `make reference` from server/cli/clients.py. -->\n", "<!-- end -->\n"
+    before, _, rest = (FOLDER / CLIENTS_PAGE).read_text().partition(begin)
+    return before + begin + "\n" + "".join(map(_client_section, CLIENTS)) + end + rest.partition(end)[2]
+
+
+def _client_section(name: str) -> str:
+    client = CLIENTS[name]
+    steps = (f"{step.place}:\n\n```{step.language}\n{step.text}\n```\n\n" for step in client.steps)
+    note = "\n".join(textwrap.wrap(client.note, 120, break_long_words=False, break_on_hyphens=False))
+    return f"### {client.title}\n\n`darkroom clients {name}`\n\n{''.join(steps)}{note}{note and chr(10) * 2}"
+
+
+CLIENTS_PAGE = "../guides/clients.md"
+PAGES = {"settings.md": settings_page, "catalog.md": catalog_page, "cli.md": cli_page, CLIENTS_PAGE: clients_page}
 
 
 def attribute_docstrings(model: type[BaseModel]) -> dict[str, str]:

@@ -1,4 +1,5 @@
-"""Command-line agents of others, from npm: sessions of two turns with a tool, by a local model and by an upstream.
+"""Command-line agents of others, from npm and PyPI: sessions of two turns with a tool, by a local model and by an
+upstream.
 
 The output of both is scripted. All else is real: the agent runs the tool and sends its whole history again.
 """
@@ -6,18 +7,21 @@ The output of both is scripted. All else is real: the agent runs the tool and se
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from server.cli.clients import SHELL as SHELL_STEP
 from tests.support.harness import REPOSITORY, Server
 from tests.support.recording_proxy import Exchange, recording_proxy
-from tests.support.scripted_chat import make_scripted
+from tests.support.scripted_chat import CONTEXT, make_scripted
 from tests.support.scripted_upstream import scripted_upstream
 
 LIMIT_S = 300
@@ -29,132 +33,66 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where an agent runs: its folders, the server's address, and the model that it uses."""
-
-    home: Path
-    work: Path
-    program: Path
-    base: str
-    key: str
-    model: str
-
-
-@dataclass(frozen=True, slots=True)
 class Agent:
-    """An agent: its npm package, the tool that it has for commands, and how it is set up and called."""
+    """An agent: its packages, the tool that it has for commands, and how it is called.
+
+    `darkroom clients` says how it is set up. What is added here lets it run without a person and without internet.
+    """
 
     name: str
+    client: str  # as `darkroom clients` knows it
     package: str
     version: str
     tool: str
     arguments: Mapping[str, Any]
-    set_up: Callable[[Place], Mapping[str, str]]  # writes its settings, returns its environment
-    command: Callable[[Place, str, bool], list[str]]  # of a prompt, which may go on with the last session
+    options: tuple[str, ...]  # before the prompt; LAST is where it is told to go on with the last session
+    goes_on: tuple[str, ...] = ()  # which is told so; without it, each prompt begins a session
+    environment: Mapping[str, str] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()  # other packages
+    is_python: bool = False  # a package of PyPI, not of npm
+
+    @property
+    def calls_tools(self) -> bool:
+        """Return whether it offers tools to the model."""
+        return self.tool != NO_TOOL
+
+    def install(self, folder: Path) -> Path:
+        """Install it, unless it is there. Returns the folder of its program. Raises CalledProcessError."""
+        place = folder / self.package.rpartition("/")[2]
+        if not self.is_python:
+            return install(place, f"{self.package}@{self.version}", *self.needs) / "node_modules" / ".bin"
+        if not (place / "bin" / "pip").exists():
+            subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
+        pip = [str(place / "bin" / "pip"), "install", "--quiet", f"{self.package}=={self.version}"]
+        subprocess.run(pip, check=True, timeout=900)
+        return place / "bin"
 
 
-def _claude_setup(place: Place) -> Mapping[str, str]:
-    return {
-        "ANTHROPIC_BASE_URL": place.base,
-        "ANTHROPIC_API_KEY": place.key,
-        "ANTHROPIC_MODEL": place.model,
-        "ANTHROPIC_DEFAULT_HAIKU_MODEL": place.model,
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        "IS_SANDBOX": "1",
-    }
-
-
-def _claude(place: Place, prompt: str, goes_on: bool) -> list[str]:
-    more = ["-c"] if goes_on else []
-    return [str(place.program / "claude"), *more, "--dangerously-skip-permissions", "-p", prompt]
-
-
-def _codex_setup(place: Place) -> Mapping[str, str]:
-    (place.home / ".codex").mkdir(exist_ok=True)
-    (place.home / ".codex" / "config.toml").write_text(
-        f'model = "{place.model}"\nmodel_provider = "darkroom"\n\n[model_providers.darkroom]\nname = "Darkroom"\n'
-        f'base_url = "{place.base}/v1"\nenv_key = "DARKROOM_KEY"\nwire_api = "responses"\n'
-    )
-    return {"DARKROOM_KEY": place.key}
-
-
-def _codex(place: Place, prompt: str, goes_on: bool) -> list[str]:
-    options = ["--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check"]
-    more = ["resume", "--last"] if goes_on else []
-    return [str(place.program / "codex"), "exec", *more, *options, prompt]
-
-
-def _gemini_setup(place: Place) -> Mapping[str, str]:
-    (place.home / ".gemini").mkdir(exist_ok=True)
-    settings = {"security": {"auth": {"selectedType": "gemini-api-key"}}, "privacy": {"usageStatisticsEnabled": False}}
-    (place.home / ".gemini" / "settings.json").write_text(json.dumps(settings))
-    return {
-        "GOOGLE_GEMINI_BASE_URL": place.base,
-        "GEMINI_API_KEY": place.key,
-        "GEMINI_CLI_TRUST_WORKSPACE": "true",
-        "NO_BROWSER": "1",
-    }
-
-
-def _gemini(place: Place, prompt: str, goes_on: bool) -> list[str]:
-    more = ["--resume", "latest"] if goes_on else []
-    return [str(place.program / "gemini"), "--model", place.model, "--yolo", *more, "-p", prompt]
-
-
-def _opencode_setup(place: Place) -> Mapping[str, str]:
-    folder = place.home / ".config" / "opencode"
-    folder.mkdir(parents=True, exist_ok=True)
-    provider = {
-        "npm": "@ai-sdk/openai-compatible",
-        "name": "Darkroom",
-        "options": {"baseURL": f"{place.base}/v1", "apiKey": "{env:DARKROOM_KEY}"},
-        "models": {place.model: {}},
-    }
-    config = {"provider": {"darkroom": provider}, "model": f"darkroom/{place.model}", "permission": "allow"}
-    (folder / "opencode.json").write_text(json.dumps(config))
-    return {"DARKROOM_KEY": place.key, "OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"}
-
-
-def _opencode(place: Place, prompt: str, goes_on: bool) -> list[str]:
-    return [str(place.program / "opencode"), "run", *(["-c"] if goes_on else []), prompt]
-
-
-def _qwen_setup(place: Place) -> Mapping[str, str]:
-    (place.home / ".qwen").mkdir(exist_ok=True)
-    settings = {"security": {"auth": {"selectedType": "openai"}}, "privacy": {"usageStatisticsEnabled": False}}
-    (place.home / ".qwen" / "settings.json").write_text(json.dumps(settings))
-    return {"OPENAI_BASE_URL": f"{place.base}/v1", "OPENAI_API_KEY": place.key, "OPENAI_MODEL": place.model}
-
-
-def _qwen(place: Place, prompt: str, goes_on: bool) -> list[str]:
-    return [str(place.program / "qwen"), "--yolo", *(["--continue"] if goes_on else []), "-p", prompt]
-
-
-def _continue_setup(place: Place) -> Mapping[str, str]:
-    model = {"name": "Darkroom", "provider": "openai", "model": place.model, "apiBase": f"{place.base}/v1"}
-    model |= {"apiKey": place.key, "roles": ["chat", "edit", "apply"], "capabilities": ["tool_use"]}
-    config = {"name": "Local", "version": "1.0.0", "schema": "v1", "models": [model]}
-    (place.home / ".continue").mkdir(exist_ok=True)
-    (place.home / ".continue" / "config.yaml").write_text(json.dumps(config))  # which is YAML, too
-    return {"CONTINUE_CLI_ENABLE_TELEMETRY": "0"}
-
-
-def _continue(place: Place, prompt: str, goes_on: bool) -> list[str]:
-    config = str(place.home / ".continue" / "config.yaml")
-    return [str(place.program / "cn"), "--config", config, "--auto", *(["--resume"] if goes_on else []), "-p", prompt]
-
-
+LAST = "<last session>"
+NO_TOOL = "none"
+NODE = "node@24.21.0"  # for agents that want a newer one than distributions have
 AGENTS = (
-    Agent("Claude Code", "@anthropic-ai/claude-code", "2.1.332", "Bash", {"command": SHELL, "description": "Say hello"},
-          _claude_setup, _claude),
-    Agent("Codex CLI", "@openai/codex", "0.171.0", "exec_command", {"cmd": SHELL}, _codex_setup, _codex),
-    Agent("Gemini CLI", "@google/gemini-cli", "0.61.0", "run_shell_command", {"command": SHELL}, _gemini_setup,
-          _gemini),
-    Agent("Qwen Code", "@qwen-code/qwen-code", "0.24.4", "run_shell_command",
-          {"command": SHELL, "is_background": False}, _qwen_setup, _qwen),
-    Agent("opencode", "opencode-ai", "1.18.33", "bash", {"command": SHELL},
-          _opencode_setup, _opencode),
-    Agent("Continue", "@continuedev/cli", "1.5.47", "Bash", {"command": SHELL}, _continue_setup, _continue),
+    Agent("Claude Code", "claude-code", "@anthropic-ai/claude-code", "2.1.332", "Bash",
+          {"command": SHELL, "description": "Say hello"}, (LAST, "--dangerously-skip-permissions", "-p"), ("-c",),
+          {"IS_SANDBOX": "1"}),
+    Agent("Codex CLI", "codex", "@openai/codex", "0.171.0", "exec_command", {"cmd": SHELL},
+          ("exec", LAST, "--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check"), ("resume", "--last")),
+    Agent("Gemini CLI", "gemini-cli", "@google/gemini-cli", "0.61.0", "run_shell_command", {"command": SHELL},
+          ("--yolo", LAST, "-p"), ("--resume", "latest"), {"GEMINI_CLI_TRUST_WORKSPACE": "true", "NO_BROWSER": "1"}),
+    Agent("Qwen Code", "qwen-code", "@qwen-code/qwen-code", "0.24.4", "run_shell_command",
+          {"command": SHELL, "is_background": False}, ("--yolo", LAST, "-p"), ("--continue",), needs=(NODE,)),
+    Agent("opencode", "opencode", "opencode-ai", "1.18.33", "bash", {"command": SHELL}, ("run", LAST), ("-c",),
+          {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"}),
+    Agent("pi", "pi", "@earendil-works/pi-coding-agent", "1.6.0", "bash", {"command": SHELL}, (LAST, "-p"), ("-c",),
+          {"PI_OFFLINE": "1"}, needs=(NODE,)),
+    Agent("Cline", "cline", "cline", "3.0.65", "run_commands", {"commands": [SHELL]}, ()),
+    Agent("Continue", "continue", "@continuedev/cli", "1.5.47", "Bash", {"command": SHELL}, ("--auto", LAST, "-p"),
+          ("--resume",), {"CONTINUE_CLI_ENABLE_TELEMETRY": "0"}),
+    Agent("Copilot CLI", "copilot", "@github/copilot", "1.0.102", "bash",
+          {"command": SHELL, "description": "Say hello"}, ("--allow-all-tools", LAST, "-p"), ("--continue",)),
+    Agent("aider", "aider", "aider-chat", "0.86.2", NO_TOOL, {},
+          ("--yes-always", "--no-git", "--no-check-update", "--analytics-disable", LAST, "--message"),
+          ("--restore-chat-history",), is_python=True),
 )  # fmt: skip
 READS_PDF = replace(AGENTS[0], name="Claude Code, after a PDF", tool="Read", arguments={"file_path": "a.pdf"})
 
@@ -183,7 +121,7 @@ def model_of(agent: Agent) -> str:
 
 
 @contextmanager
-def agents_server(home: Path, agents: tuple[Agent, ...], context: int | None = None) -> Iterator[Server]:
+def agents_server(home: Path, agents: tuple[Agent, ...], context: int = CONTEXT) -> Iterator[Server]:
     """Run a server with a scripted model for each agent, and `large`, which another server answers. `context` is what
     each model reads at most."""
     weights, configs = home / "weights", home / "model_configs"
@@ -191,10 +129,8 @@ def agents_server(home: Path, agents: tuple[Agent, ...], context: int | None = N
     tables = []
     for agent in agents:
         make_scripted(weights / model_of(agent), agent.tool, agent.arguments, ANSWER)
-        bound = f"context = {context}\n" if context else ""
-        tables.append(
-            f'[[models]]\nname = "{model_of(agent)}"\ncheckpoint = "{model_of(agent)}"\ntools = true\n{bound}'
-        )
+        table = f'name = "{model_of(agent)}"\ncheckpoint = "{model_of(agent)}"\ntools = true\ncontext = {context}\n'
+        tables.append(f"[[models]]\n{table}")
     for starter in ("starter-alpha", "starter-beta"):
         (weights / starter).mkdir(parents=True)
     calls = {agent.tool: dict(agent.arguments) for agent in agents if agent is not READS_PDF}
@@ -209,6 +145,66 @@ def agents_server(home: Path, agents: tuple[Agent, ...], context: int | None = N
             server.stop()
 
 
+@dataclass(frozen=True, slots=True)
+class ReadyAgent:
+    """An agent in a home of its own, set up as `darkroom clients` says."""
+
+    agent: Agent
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    work: Path
+
+    def run(self, prompt: str, *, goes_on: bool) -> "subprocess.CompletedProcess[str]":
+        """Run it to its end, or to the time limit, in a new session or in the last."""
+        more = self.agent.goes_on if goes_on else ()
+        words = [word for option in self.agent.options for word in (more if option == LAST else (option,))]
+        command = [*self.command, *words, prompt]
+        try:
+            return subprocess.run(
+                command,
+                env=self.environment,
+                cwd=self.work,
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_S,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+        except subprocess.TimeoutExpired as error:
+            said = (error.stdout or b"").decode(errors="replace")
+            return subprocess.CompletedProcess(command, -1, said, f"It did not end within {LIMIT_S} s.")
+
+
+def set_up(
+    agent: Agent, program: Path, model: str, server: Server, base: str, folder: Path, context: int = CONTEXT
+) -> ReadyAgent:
+    """Do what `darkroom clients` says of a model with this context, for the server at this address: write the files
+    into a home in `folder`."""
+    home, work = folder / "home", folder / "work"
+    home.mkdir(parents=True)
+    work.mkdir()
+    reached = replace(server, settings={**server.settings, "public_urls": base})
+    asked = ("--model", model, "--key", server.key, "--context", str(context))
+    printed = reached.darkroom("clients", agent.client, *asked)
+    assert printed.returncode == 0, printed.stderr
+    variables, command = dict[str, str](), list[str]()
+    for step in re.split(r"^# ", printed.stdout, flags=re.MULTILINE)[1:]:
+        place, _, text = step.partition("\n")
+        if place != SHELL_STEP:
+            file = home / place.removeprefix("~/")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+            continue
+        for words in map(shlex.split, text.strip().splitlines()):
+            if words[0] == "export":
+                variables |= dict(word.split("=", 1) for word in words[1:])
+            else:
+                command = [word.replace("~", str(home)) for word in words]
+    own = {"PATH": f"{program}{os.pathsep}{os.environ['PATH']}", "HOME": str(home), "NO_COLOR": "1"}
+    called = (str(program / command[0]), *command[1:])
+    return ReadyAgent(agent, called, {**own, **agent.environment, **variables}, work)
+
+
 def install(folder: Path, *packages: str) -> Path:
     """Install packages from npm, unless they are there. Returns the folder. Raises CalledProcessError."""
     if not (folder / "node_modules" / ".bin").exists():
@@ -221,45 +217,17 @@ def install(folder: Path, *packages: str) -> Path:
 def drive(agent: Agent, model: str, server: Server, program: Path, folder: Path) -> Session:
     """Run a session of two turns."""
     began, turns, told = time.monotonic(), [], []
-    home, work = folder / "home", folder / "work"
-    home.mkdir(parents=True)
-    work.mkdir()
-    (work / "a.pdf").write_bytes(PDF)
     with recording_proxy(server.port) as (base, seen):
-        place = Place(home, work, program, base, server.key, model)
-        own = environment_of(agent, place)
+        ready = set_up(agent, program, model, server, base, folder)
+        (ready.work / "a.pdf").write_bytes(PDF)
         for goes_on in (False, True):
-            command = agent.command(place, "Say hello by the tool", goes_on)
-            ended = run_agent(command, own, work)
+            ended = ready.run("Say hello by the tool", goes_on=goes_on)
             turns.append(ended.returncode == 0 and ANSWER in ended.stdout)
             told.append(ended.stdout + ended.stderr)
-    made = work / MADE
+    made = ready.work / MADE
     runs = made.read_text().count("hello-from-tool") if made.exists() else 0
-    ran = runs == len(turns) or (agent is READS_PDF and _was_read(seen))
+    ran = runs == len(turns) or not agent.calls_tools or (agent is READS_PDF and _was_read(seen))
     return Session(agent, model, tuple(turns), ran, tuple(seen), time.monotonic() - began, "\n".join(told))
-
-
-def environment_of(agent: Agent, place: Place) -> Mapping[str, str]:
-    """Write the agent's settings, and return the variables that it is run with."""
-    return {"PATH": os.environ["PATH"], "HOME": str(place.home), "NO_COLOR": "1", **agent.set_up(place)}
-
-
-def run_agent(command: list[str], environment: Mapping[str, str], work: Path) -> "subprocess.CompletedProcess[str]":
-    """Run an agent to its end, or to the time limit."""
-    try:
-        return subprocess.run(
-            command,
-            env=environment,
-            cwd=work,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except subprocess.TimeoutExpired as error:
-        said = (error.stdout or b"").decode(errors="replace")
-        return subprocess.CompletedProcess(command, -1, said, f"It did not end within {LIMIT_S} s.")
 
 
 def _was_read(seen: list[Exchange]) -> bool:

@@ -8,7 +8,7 @@ import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,9 @@ from benchmarks.conformance.agents import (
     ANSWER,
     UPSTREAM,
     Agent,
-    Place,
     agents_server,
-    environment_of,
-    install,
     model_of,
-    run_agent,
+    set_up,
 )
 from tests.support.harness import Server
 from tests.support.recording_proxy import Exchange, recording_proxy
@@ -35,54 +32,15 @@ MORE_TURNS = 3
 GROWTH = "".join(f"Line {number} of the notes says {number * 7919 % 1000}.\n" for number in range(300))  # of a turn
 
 
-def _shorter(
-    command: Callable[[Place, str, bool], list[str]], *options: str
-) -> Callable[[Place, str, bool], list[str]]:
-    """Return the command with options that leave room in the context."""
-
-    def call(place: Place, prompt: str, goes_on: bool) -> list[str]:
-        program, *rest = command(place, prompt, goes_on)
-        return [program, *options, *rest]
-
-    return call
-
-
-def _at_limit(agent: Agent) -> Agent:
-    """Return the agent as it is used with so short a context."""
-    if agent.name == "Claude Code":  # whose own prompt and tools are longer
-        return replace(agent, command=_shorter(agent.command, "--tools", "Bash", "--system-prompt", "You write code."))
-    if agent.name == "Codex CLI":
-        return replace(agent, set_up=_codex_setup(agent.set_up))
-    if agent.name == "Gemini CLI":
-        return replace(agent, set_up=_gemini_setup(agent.set_up))
-    return agent
-
-
-def _codex_setup(set_up: Callable[[Place], Mapping[str, str]]) -> Callable[[Place], Mapping[str, str]]:
-    """Return a set-up with the context: after an error, a session shortens itself in the same process alone."""
-
-    def write(place: Place) -> Mapping[str, str]:
-        variables = set_up(place)
-        path = place.home / ".codex" / "config.toml"
-        path.write_text(f"model_context_window = {CONTEXT}\n{path.read_text()}")
-        return variables
-
-    return write
-
-
-def _gemini_setup(set_up: Callable[[Place], Mapping[str, str]]) -> Callable[[Place], Mapping[str, str]]:
-    """Return a set-up with the share of a million tokens, which it takes every model for, at which it compresses."""
-
-    def write(place: Place) -> Mapping[str, str]:
-        variables = set_up(place)
-        path = place.home / ".gemini" / "settings.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), "model": {"compressionThreshold": 0.03}}))
-        return variables
-
-    return write
-
-
-LONG = tuple(_at_limit(agent) for agent in AGENTS if agent.name != "Continue")
+CLAUDE_OPTIONS = ("--tools", "Bash", "--system-prompt", "You write code.")  # its own prompt and tools are longer
+TOLD = ("Codex CLI", "Gemini CLI")  # which shorten a session before it is too long, in one process alone
+UNTOLD = 128_000  # what others are told, so that they meet the server's error
+NAMES = ("Claude Code", "Codex CLI", "Gemini CLI", "Qwen Code", "opencode")
+LONG = tuple(
+    replace(agent, options=(*CLAUDE_OPTIONS, *agent.options)) if agent.name == "Claude Code" else agent
+    for agent in AGENTS
+    if agent.name in NAMES
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +60,12 @@ class LongSession:
 
 def drive_long(agent: Agent, model: str, server: Server, program: Path, folder: Path) -> LongSession:
     """Run turns until the conversation was too long and the agent has shortened it, and three more."""
-    home, work = folder / "home", folder / "work"
-    home.mkdir(parents=True)
-    work.mkdir()
     told: list[str] = []
     with recording_proxy(server.port) as (base, seen):
-        place = Place(home, work, program, base, server.key, model)
-        own = environment_of(agent, place)
+        ready = set_up(agent, program, model, server, base, folder, CONTEXT if agent.name in TOLD else UNTOLD)
 
         def turn(prompt: str) -> bool:
-            ended = run_agent(agent.command(place, prompt, bool(told)), own, work)
+            ended = ready.run(prompt, goes_on=bool(told))
             told.append(ended.stdout + ended.stderr)
             return ended.returncode == 0 and ANSWER in ended.stdout
 
@@ -159,8 +113,7 @@ def long_sessions(work: Path) -> list[Row]:
 def _rows(server: Server, home: Path, work: Path) -> Iterator[Row]:
     for agent in LONG:
         try:
-            place = work / "agents" / agent.package.rpartition("/")[2]
-            program = install(place, f"{agent.package}@{agent.version}") / "node_modules" / ".bin"
+            program = agent.install(work / "agents")
         except (subprocess.SubprocessError, OSError) as error:
             yield (f"{agent.name} {agent.version}", "-", f"not installed: {type(error).__name__}", "-", "-")
             continue

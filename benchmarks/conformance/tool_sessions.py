@@ -64,8 +64,7 @@ def tool_sessions(work: Path) -> list[Row]:
 def _agents(server: Server, home: Path, work: Path) -> Iterator[Row]:
     for agent in (*AGENTS, READS_PDF):
         try:
-            place = work / "agents" / agent.package.rpartition("/")[2]
-            program = install(place, f"{agent.package}@{agent.version}") / "node_modules" / ".bin"
+            program = agent.install(work / "agents")
         except (subprocess.SubprocessError, OSError) as error:
             yield (f"{agent.name} {agent.version}", "-", f"not installed: {type(error).__name__}", "-", "-")
             continue
@@ -81,7 +80,7 @@ def _agent_row(agent: Agent, model: str, server: Server, program: Path, home: Pa
     refused = str(len(session.refused)) if session.refused else "none"
     return (
         f"{agent.name} {agent.version}", "an upstream" if model == UPSTREAM else "local",
-        f"{sum(session.turns)} of 2", "yes" if session.ran_tool else "no", refused,
+        f"{sum(session.turns)} of 2", ("yes" if session.ran_tool else "no") if agent.calls_tools else "-", refused,
     )  # fmt: skip
 
 

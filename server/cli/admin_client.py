@@ -65,9 +65,13 @@ def _show_setting(value: Any) -> Any:
     return ", ".join(f"{key} = {each}" for key, each in value.items()) if isinstance(value, dict) else value
 
 
-def request(settings: Settings, method: str, route: str, body: dict[str, Any] | None = None) -> httpx.Response:
-    """Send a request to the running server, and return the answer. Raises StartError with its error message."""
-    address, headers = settings.local_url, _admin_headers(settings)
+def request(
+    settings: Settings, method: str, route: str, body: dict[str, Any] | None = None, secret: str | None = None
+) -> httpx.Response:
+    """Send a request to the running server, as its operator or with the secret of a key, and return the answer. Raises
+    StartError with its error message."""
+    address = settings.local_url
+    headers = {"Authorization": f"Bearer {secret}"} if secret else _admin_headers(settings)
     url = f"{address}{route}"
     try:
         response = httpx.request(method, url, json=body, headers=headers, timeout=None, trust_env=False)  # noqa: S113

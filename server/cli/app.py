@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipelines.protocol.processes import importing
-from server.cli import batches, checkpoints, cluster, keys, reports, reproduce, running, store, teams
+from server.cli import batches, checkpoints, clients, cluster, keys, reports, reproduce, running, store, teams
 from server.cli.environment import fail, flush_output, open_database, open_missing_streams, read_settings, user
 from server.cli.printing import CsvFlag, JsonFlag
 from server.cli.reports import KeyFilter, Limit, Since, Until
@@ -301,6 +301,7 @@ def _name_unknown_files(settings: "Settings", database: "Database") -> None:
 
 
 for command in (
-    reports.usage, reports.calls, reports.audit, reports.moderation, running.sleep, running.wake, reproduce.reproduce,
+    clients.clients, reports.usage, reports.calls, reports.audit, reports.moderation, running.sleep, running.wake,
+    reproduce.reproduce,
 ):  # fmt: skip
     app.command()(command)

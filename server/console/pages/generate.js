@@ -71,7 +71,7 @@ function Seeds({ seed }) {
 }
 
 const shellQuoted = (body) => stringify(body).replaceAll("'", "'\\''");
-const curlOf = (body) => `curl ${location.origin}${BASE}/v1/images/generations -H "Authorization: Bearer $DARKROOM_KEY" -H 'Content-Type: application/json' -d '${shellQuoted(body)}'`;
+const curlOf = (body) => `curl ${location.origin}${BASE}/v1/images/generations -H "Authorization: Bearer $DARKROOM_API_KEY" -H 'Content-Type: application/json' -d '${shellQuoted(body)}'`;
 
 function Form({ onSubmit, work }) {
   const values = useStore(draft);

@@ -55,7 +55,7 @@ CATALOG = [
 ASKING = [
     ["swap", "a", "starter-alpha"], ["undo"], ["reload"], ["sleep"], ["wake"], ["jobs", "list"],
     ["jobs", "cancel", "x"], ["policy", "show"], ["policy", "reload"], ["policy", "test", "x"],
-    ["checkpoints", "proof", "a"],
+    ["checkpoints", "proof", "a"], ["clients", "codex"],
 ]  # fmt: skip
 CLUSTER = [["cluster", "status"], ["cluster", "drain", "x"]]
 FILES = [["backup", "FOLDER"], ["restore", "FILE"], ["reproduce", "FILE"]]
