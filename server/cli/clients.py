@@ -328,7 +328,7 @@ def clients(
         secret,
         chosen,
         context or card.get("max_model_len"),
-        catalog.default,
+        catalog.default or "IMAGES",  # the word stays where no image model is the default
     )
     if missing := client.words - values.keys():
         raise StartError(
