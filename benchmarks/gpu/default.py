@@ -160,8 +160,8 @@ def _bare_seconds(machine: Machine, pipeline: Any, drawn: Drawn, steps: int, cal
     def draw() -> bytes:
         with torch.inference_mode():
             image = pipeline(
-                f"{PROMPT}, {next(numbers)} of them", width=side, height=side, num_inference_steps=steps, **options,
-                generator=torch.Generator().manual_seed(SEED),
+                prompt=f"{PROMPT}, {next(numbers)} of them", width=side, height=side, num_inference_steps=steps,
+                generator=torch.Generator().manual_seed(SEED), **options,
             ).images[0]  # fmt: skip
         return encode_file(image, Encoding(), {"seed": SEED})
 
