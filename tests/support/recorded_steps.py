@@ -2,7 +2,7 @@
 Python would do by then. What a graph can't contain is refused in the driver's words."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -11,11 +11,13 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 READS = ("_local_scalar_dense", "nonzero", "unique", "masked_select")  # by the host, or results whose size depends
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes every operation: what it is, what it takes, and where its results go."""
 
+    at_work: ClassVar["Recorder | None"] = None
+
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.steps: list[tuple[Callable[..., Any], list[Any], Any, list[torch.Tensor]]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -26,6 +28,10 @@ class Recorder(TorchDispatchMode):
         results = [each for each in tree_flatten(result)[0] if isinstance(each, torch.Tensor)]
         self.steps.append((func, leaves, spec, results))
         return result
+
+    def note(self, launch: Callable[..., None], *tensors: torch.Tensor) -> None:
+        """Note a kernel that is no operation of torch."""
+        self.steps.append((launch, *tree_flatten((tensors, {})), []))
 
     def repeat(self) -> None:
         """Do it all again. Results of the recorded run that other operations took are replaced by those of now."""
@@ -45,7 +51,11 @@ class Captures:
     def __call__(self, run: Callable[[], None]) -> Callable[[], None]:
         run()
         with Recorder() as recorder:
-            run()
+            Recorder.at_work = recorder
+            try:
+                run()
+            finally:
+                Recorder.at_work = None
         self.made += 1
 
         def repeat() -> None:

@@ -1,5 +1,6 @@
 """A denoiser's forward passes as CUDA graphs: launching thousands of small kernels takes the host longer than a GPU
-needs to compute them, at 512 px on any machine. A graph is one launch, and gives the same bits.
+needs to compute them, at 512 px on any machine. A graph is one launch, and gives the same bits. So do the kernels in
+which it computes small operations that follow each other (pipelines.device.fusion).
 
 A graph repeats what was launched once, with the same shapes and places: it belongs to a form, which is the arguments'
 shapes and plain values. Its inputs are copied to where it reads them. It is of no use once weights have moved, or
@@ -17,6 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from pipelines.device.failures import clear_frames, first_line, is_device_error, is_out_of_memory, is_responsive
+from pipelines.device.fusion.fuser import FUSERS, Fuser, Fusion
+from pipelines.device.fusion.program import Program, same_bits
 from pipelines.device.graph_capture import CAPTURES, Capture, Run, free_failed
 
 MOST_GRAPHS: Final = 24  # of a checkpoint; the next one begins anew, as one alone can't be freed
@@ -37,7 +40,9 @@ class PassGraphs:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._fuser: Fuser | None = FUSERS[device.type](device) if device.type in FUSERS else None
         self._passes: dict[Form, _CapturedPass] = {}
+        self._due: dict[Form, _DuePass] = {}  # whose operations are being fused
         self._asked: Counter[Form] = Counter()
         self._capture: Capture | None = None
         self._state: object = None
@@ -47,6 +52,7 @@ class PassGraphs:
     def clear(self) -> None:
         """Drop all graphs, and free their memory, of a denoiser that no run uses."""
         self._passes.clear()
+        self._due.clear()
         self._capture = None  # no graph can join a pool that is freed
 
     def clear_at_next_pass(self) -> None:
@@ -74,7 +80,13 @@ class PassGraphs:
             return forward(**arguments)
         captured = self._passes.get(form)
         if captured is None and self._is_due(form):
-            captured = self._captured(form, forward, leaves, spec)
+            due = self._due.get(form)
+            if due is None and (fuser := self._fuser) is not None and fuser.refused is None:
+                due = _DuePass(forward, leaves, spec)
+                output = self._launched(lambda **_: due.record(fuser), leaves, spec)
+                self._due[form] = due
+                return output
+            captured = self._captured(form, due or _DuePass(forward, leaves, spec), leaves)
         if captured is None:
             return self._launched(forward, leaves, spec)
         return captured.replay(leaves)
@@ -107,12 +119,22 @@ class PassGraphs:
             torch.cuda.synchronize(self._device)  # the last pass may be at work in the memory that this frees
         self.clear()
 
-    def _captured(self, form: Form, forward: Forward, leaves: list[Any], spec: TreeSpec) -> "_CapturedPass | None":
+    def _captured(self, form: Form, due: "_DuePass", leaves: list[Any]) -> "_CapturedPass | None":
+        """Capture a pass; None while its kernels are compiled, and if it can't be captured."""
+        if due.fusion is not None and due.fusion.is_building:
+            return None
         if len(self._passes) >= MOST_GRAPHS:
             self._clear_between_passes()
         capture = self._capture = self._capture or CAPTURES[self._device.type]()
         try:
-            captured = _CapturedPass(forward, capture, leaves, spec)
+            due.fill(leaves)
+            program = None if due.fusion is None else due.fusion.program()
+            if due.fusion is not None and due.fusion.is_building:
+                return None  # others, without what has given other bits
+            captured = _CapturedPass(due, capture, program)
+            if program is not None and self._fuser is not None and not captured.is_same:
+                self._fuser.refuse("a pass of fused operations has other bits")
+                captured = _CapturedPass(due, capture, None)
         except RuntimeError as error:
             if is_device_error(error) and not is_responsive(self._device):
                 raise
@@ -127,6 +149,7 @@ class PassGraphs:
             self._give_up()
             self._refuse("what a graph repeats has other bits")
             return None
+        self._due.pop(form, None)
         self._passes[form] = captured
         return captured
 
@@ -135,30 +158,58 @@ class PassGraphs:
         print(f"A denoiser's passes are launched kernel by kernel, as they can't be captured: {why}", file=sys.stderr)
 
 
-class _CapturedPass:
-    """A pass of one form. Its inputs lie where the graph reads them, and its output where the graph writes it."""
+class _DuePass:
+    """A pass that has come so often that it shall be captured: its inputs lie where the graph will read them."""
 
-    def __init__(self, forward: Forward, capture: Capture, leaves: list[Any], spec: TreeSpec) -> None:
-        self._inputs = [_place(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        _fill(self._inputs, leaves)
+    def __init__(self, forward: Forward, leaves: list[Any], spec: TreeSpec) -> None:
+        self._forward = forward
+        self._spec = spec
+        self.inputs = [_place(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        self.fusion: Fusion | None = None
+        self.fill(leaves)
+
+    def fill(self, leaves: list[Any]) -> None:
+        """Compute with these inputs from now on."""
+        _fill(self.inputs, leaves)
+
+    def record(self, fuser: Fuser) -> Any:
+        """Return the output, and begin to fuse the operations that compute it."""
+        output, self.fusion = fuser.record(self.compute)
+        return output
+
+    def compute(self) -> Any:
+        """Return the output, operation by operation."""
+        return self._forward(**tree_unflatten(self.inputs, self._spec))
+
+
+class _CapturedPass:
+    """A pass of one form, as it is or by a program, which has to have the same bits. The graph writes its output where
+    it lies."""
+
+    def __init__(self, due: _DuePass, capture: Capture, program: Program | None) -> None:
+        self._inputs = due.inputs
+        self._program = program  # which has what it takes
+        compute = due.compute if program is None else program.run
         # What the pass takes beside its arguments: a cache of the library's may let go of it, also of what it made at
         # the first run and takes at the second.
         self._read: list[torch.Tensor] = []
-        first: list[Any] = []
+        first = [] if program is None else tree_flatten(due.compute())[0]
+        self._outputs: list[Any] = []
 
         def run() -> None:
             with _Read() as reading:
-                made, self._spec = tree_flatten(forward(**tree_unflatten(self._inputs, spec)))
+                made, self._spec = tree_flatten(compute())
             reading.require_places()
             self._read += reading.tensors
             if not first:
                 first.extend(made)
+            if not self._outputs:
                 self._outputs = [torch.empty_like(each) if isinstance(each, torch.Tensor) else each for each in made]
             _fill(self._outputs, made)
 
         self._replay: Run = capture(run)
         self._replay()
-        self.is_same = all(map(_same_bits, first, self._outputs))
+        self.is_same = all(map(same_bits, first, self._outputs))
 
     def replay(self, leaves: list[Any]) -> Any:
         """Return the output for these arguments, in memory of its own."""
@@ -181,12 +232,6 @@ def _fill(places: Iterable[Any], values: Iterable[Any]) -> None:
             for dim in repeated:
                 place, value = place.narrow(dim, 0, 1), value.narrow(dim, 0, 1)
             place.copy_(value)
-
-
-def _same_bits(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
-    return bool(one == other)
 
 
 class _Read(TorchDispatchMode):  # type: ignore[no-untyped-call]
