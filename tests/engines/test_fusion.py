@@ -19,6 +19,7 @@ from pipelines.device.fusion.fuser import FUSERS, Fuser
 from pipelines.device.fusion.planning import Fused, plan
 from pipelines.device.fusion.program import Program, same_bits
 from pipelines.device.fusion.recording import Record, record
+from pipelines.device.fusion.simplifying import simplified
 from pipelines.device.graph_capture import CAPTURES
 from pipelines.images.denoising import pass_graphs
 from pipelines.images.denoising.pass_graphs import PassGraphs
@@ -161,6 +162,53 @@ def test_a_kernel_with_other_bits_is_left_out(monkeypatch: pytest.MonkeyPatch) -
     again = Program(made, plan(made, CPU, {differing}), CPU)
     assert len(again.fused) == 1
     assert all(map(same_bits, expected, again.run()))
+
+
+def test_roots_with_other_bits_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two kernels compute the same one, and go on without it."""
+    values, gate = torch.randn(2, 5, 64), torch.randn(64)
+
+    def run() -> list[torch.Tensor]:
+        scale = torch.rsqrt((values * 2).mean(-1, keepdim=True) ** 2 + 1e-6)
+        return [(values + gate) * scale, (values - gate) * scale]
+
+    assert_same_bits(run, 2)
+    launch = kernels.launch
+
+    def wrong(source: Any, tensors: Any, result: torch.Tensor) -> None:
+        launch(source, tensors, result)
+        if "rsqrt" in source.text:
+            result += 1e-6
+
+    monkeypatch.setattr(kernels, "launch", wrong)
+    expected, program = program_of(run)
+    differing = program.differing(set())
+    assert len(differing) == 2
+    _, made = record(run)
+    assert isinstance(made, Record)
+    again = Program(made, plan(made, CPU, differing), CPU)
+    assert len(again.fused) >= 2
+    assert not any("rsqrt" in step.source.text for step in again.fused)
+    assert all(map(same_bits, expected, again.run()))
+
+
+def test_what_is_there_already_is_not_computed_again() -> None:
+    values, embedding = torch.randn(2, 9, 64), torch.randn(2, 64)
+    silu = torch.nn.functional.silu
+
+    def run() -> list[torch.Tensor]:
+        first = silu(values) + silu(embedding)[:, None]
+        divided = first[:, :4], first[:, 4:]
+        other = torch.cat([divided[1], divided[0]], dim=1)
+        return [silu(torch.cat(divided, dim=1)) + silu(embedding)[:, None], other, torch.rand(3), torch.rand(3)]
+
+    torch.manual_seed(1)
+    output, made = record(run)
+    assert isinstance(made, Record)
+    kept = [each.name for each in simplified(made).operations]
+    assert (kept.count("silu"), kept.count("cat"), kept.count("rand")) == (3, 1, 2)
+    torch.manual_seed(1)
+    assert all(map(same_bits, output, Program(made, plan(made, CPU, ()), CPU).run()))
 
 
 def test_memory_is_given_back_as_it_is_by_torch() -> None:

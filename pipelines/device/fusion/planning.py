@@ -100,7 +100,7 @@ class _Planner:
 
     def fuse(self, root: int, members: set[int], refused: Collection[str]) -> Fused | None:
         """Return the kernel of operations; None for one alone, and if others of them have to be in memory first."""
-        if len(members) == 1:
+        if len(members) == 1 or not members <= self._expressions.keys():
             return None
         inlined = {self._expressions[each].result.storage: self._expressions[each] for each in members if each != root}
         try:
