@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -133,10 +133,11 @@ async def _served_seconds(machine: Machine, pipeline: Any, drawn: Drawn, steps: 
     """Return the seconds of calls, one after another, in an engine of their own: graphs and choices begin anew."""
     numbers = itertools.count()
     with serving(machine, pipeline) as bench:
-        sampling = bench.spec.sampling.resolve(steps, guidance=drawn.guidance)
+        spec = replace(bench.spec, sampling=replace(bench.spec.sampling, guidance=drawn.guidance))
+        plain = bench.job(checkpoint=spec, sampling=spec.sampling.resolve(steps))
 
         async def call() -> float:
-            new = bench.job(prompt=f"{PROMPT}, {next(numbers)} of them", sampling=sampling)
+            new = replace(plain, prompt=f"{PROMPT}, {next(numbers)} of them")
             began = time.perf_counter()
             await bench.draw(new)
             return time.perf_counter() - began
