@@ -126,6 +126,16 @@ async def test_weights_that_come_and_go_are_not_captured(
     assert captures.made == 0
 
 
+async def test_weights_that_are_cast_for_each_pass_are_not_even_tried(captures: Captures, job: Job, spec: Spec) -> None:
+    """The try would leave them in the memory of the stream that it captures on."""
+    stored = replace(spec("sd"), runtime=Runtime(quantize="float8"))
+    engine = ImageEngine(DEVICE)
+    await drawn(engine, job("sd", steps=4, checkpoint=stored))
+    (loaded,) = engine._cache._loaded.values()
+    assert loaded.checkpoint.merger is not None
+    assert (loaded.checkpoint.merger.graphs, captures.made) == (None, 0)
+
+
 def graphs_of(engine: ImageEngine) -> PassGraphs:
     (loaded,) = engine._cache._loaded.values()
     assert loaded.checkpoint.merger is not None

@@ -286,6 +286,7 @@ def share_passes(
         return None
     family = family_of(pipeline_class.__name__)
     stays = runtime.offload in {"none", "encoders"} and (runtime.gpus == 1 or runtime.parallel == "encoders")
+    stays = stays and runtime.quantize != "float8"  # each pass makes its weights anew
     unchanged = family.at_once and not is_modular(pipeline_class) and not runtime.compile
     graphs = PassGraphs(device) if device.type in CAPTURES and stays and unchanged else None
     return ForwardMerger(denoiser, sharing, family.separate_passes, graphs)
