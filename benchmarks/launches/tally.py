@@ -61,7 +61,8 @@ class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def capture(self, run: Run) -> Run:
         """Do as a CUDA graph does: note what a run launches, and launch all of that at once each time."""
-        self._captured = graph = Counter()
+        graph: Counter[Operation] = Counter()
+        self._captured = graph
         run()
         self._captured = None
 

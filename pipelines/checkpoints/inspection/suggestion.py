@@ -148,8 +148,8 @@ def adapter_notes(spec: CheckpointSpec) -> tuple[str, ...]:
     follows = noise.scheduler in {None, own.scheduler} and set(noise.config) <= set(own.scheduler_config)
     if follows and (own.guidance == suggestion.guidance.value or max(own.guidance, suggestion.guidance.value) <= 1):
         return ()
-    wanted: dict[str, object] = {"steps": suggestion.steps.value, "sampling.guidance": suggestion.guidance.value}
-    wanted |= {key: suggestion.values[key] for key in ("sampling.scheduler", "sampling.scheduler_config")}
+    keys = "steps", "sampling.guidance", "sampling.scheduler", "sampling.scheduler_config"
+    wanted = {key: suggestion.values[key] for key in keys}
     listed = ", ".join(f"{key} = {json.dumps(value)}" for key, value in wanted.items() if value is not None)
     return (f"{suggestion.steps.found}: images may be better with {listed}",)
 
