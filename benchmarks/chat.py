@@ -1,5 +1,5 @@
 """Chat: tokens a second and time to the first token, at 1, 8 and 32 streams, for this server and two others; a long
-prompt beside 31 of 500 tokens; and the second turn of an agent.
+prompt beside 31 of 500 tokens; the second turn of an agent; and on a CPU the same weights in four bits.
 
     python -m benchmarks.chat [--json FILE] [--checkpoint FOLDER] [--streams N ...] [--rounds N] [--tokens N]
                               [--long TOKENS] [--agent TOKENS] [--layers N] [--alone]
@@ -89,6 +89,8 @@ def main() -> None:
                 loads[f"{options.long} tokens beside 31 of {SHORT}"] = beside(options.long, options.tokens)
             figures = {name: measure(systems, load, name, options.rounds) for name, load in loads.items()}
             print_table(figures, options)
+            if not options.checkpoint and not torch.cuda.is_available():
+                print_table(in_four_bits(Path(scratch), ours, options), options)
             if options.agent:
                 first, second = second_turn(ours, options.agent, options.rounds)
                 print(f"An agent's second turn at {options.agent} tokens: {second:.2f} s after {first:.2f} s, "
@@ -111,6 +113,17 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--agent", type=int, default=8_000, help="tokens of an agent's first turn; 0: none")
     parser.add_argument("--alone", action="store_true", help="without transformers serve")
     return parser.parse_args()
+
+
+def in_four_bits(scratch: Path, ours: Run, options: argparse.Namespace) -> dict[str, dict[str, Measured]]:
+    """Measure random weights that stay in four bits, beside those of 32."""
+    home = scratch / "four-bits"
+    folder = make_random_chat(home / "random", options.layers, four_bits=True)
+    with our_server(home, folder) as packed:
+        loads = {f"{streams} streams": Load.of(streams, options.tokens) for streams in options.streams}
+        loads["1500 tokens"] = Load((_text(1500),), 1)
+        systems = {"darkroom": packed, "in float32": ours}
+        return {name: measure(systems, load, f"four bits, {name}", options.rounds) for name, load in loads.items()}
 
 
 def beside(length: int, tokens: int) -> Load:

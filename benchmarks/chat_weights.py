@@ -7,6 +7,7 @@ answer by itself, so every answer has as many tokens as were asked for.
 from pathlib import Path
 from typing import Final
 
+import gguf
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -17,8 +18,9 @@ LAYERS: Final = 30
 EARLY_S: Final = 0.02  # the deviation of weights, as in an untrained model
 
 
-def make_random_chat(folder: Path, layers: int = LAYERS) -> Path:
-    """Write the checkpoint, of fewer layers for a smaller one. A character of its prompts is a token."""
+def make_random_chat(folder: Path, layers: int = LAYERS, *, four_bits: bool = False) -> Path:
+    """Write the checkpoint, of fewer layers for a smaller one. A character of its prompts is a token. With `four_bits`
+    the weights of its linear layers have the values that a file of Q4_0 has."""
     tokenizer = make_tokenizer([])
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -30,6 +32,10 @@ def make_random_chat(folder: Path, layers: int = LAYERS) -> Path:
     model = LlamaForCausalLM(config)
     with torch.no_grad():  # tied to the output layer: whatever the state, no end comes
         model.model.embed_tokens.weight[tokenizer.eos_token_id] = 0.0
+    if four_bits:
+        for weight in (layer.weight for layer in model.model.layers.modules() if isinstance(layer, torch.nn.Linear)):
+            blocks = gguf.quantize(weight.detach().numpy(), gguf.GGMLQuantizationType.Q4_0)
+            weight.data = torch.tensor(gguf.dequantize(blocks, gguf.GGMLQuantizationType.Q4_0))
     model.generation_config.eos_token_id = [tokenizer.eos_token_id]
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     model.save_pretrained(folder)

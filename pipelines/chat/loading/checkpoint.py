@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from pipelines.chat.loading.checkpoint_files import check_files, open_checkpoint
+from pipelines.chat.loading.checkpoint_files import check_files, open_checkpoint, quantization_notes
 from pipelines.chat.loading.packed_linear import pack_linears
 from pipelines.chat.model.batching import Batching, find_batching
 from pipelines.chat.model.kv_pages import PAGE
@@ -124,7 +124,7 @@ def _load(spec: ChatSpec, device: torch.device, cache_share: CacheShare) -> Chat
         batching=find_batching(model, device, tokens.vocab_size, most_tokens),
         cache_share=cache_share,
         syntax=syntax,
-        notes=(*notes, *(_tool_notes(templates, syntax) if spec.tools else ())),
+        notes=(*notes, *quantization_notes(spec.path, model), *(_tool_notes(templates, syntax) if spec.tools else ())),
     )
 
 

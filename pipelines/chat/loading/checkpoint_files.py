@@ -18,6 +18,7 @@ from transformers import (
 from transformers.integrations.mistral.tokenizer import convert_tekken_tokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
+from pipelines.chat.model.four_bit_linear import FourBitLinear
 from pipelines.checkpoints.errors import CheckpointError
 from pipelines.checkpoints.memory.chat_files import FLOAT8, GGUF, MLX, missing_packages, quantized_by
 from pipelines.checkpoints.weight_file.header import WEIGHT_FILES, pickles_in, read_header
@@ -103,7 +104,7 @@ def open_checkpoint(spec: ChatSpec, device: torch.device) -> tuple[Any, Any, Any
         notes.append("without images: transformers has no class of this model that reads them")
     if not file and (folder / ADAPTER_CONFIG).is_file():
         notes.append(f"without the LoRA adapter beside it, {ADAPTER_CONFIG}: merge it into the model to chat with both")
-    return processor, tokenizer, model, [*notes, *_notes(spec.path, model)]
+    return processor, tokenizer, model, notes
 
 
 def _tokenizer(folder: Path, file: dict[str, str]) -> Any:
@@ -151,12 +152,16 @@ def _config(path: Path, folder: Path, file: dict[str, str]) -> Any:
         raise CheckpointError(message) from error
 
 
-def _notes(path: Path, model: Any) -> Iterator[str]:
+def quantization_notes(path: Path, model: Any) -> Iterator[str]:
+    """Yield what an operator should know of quantized weights that are not in memory as they are in the files."""
     method = "gguf" if path.suffix == GGUF else quantized_by(path)
     if method and not _is_packed(model):
-        gib = sum(weight.numel() * weight.element_size() for weight in model.parameters()) / 2**30
+        kept = sum(isinstance(layer, FourBitLinear) for layer in model.modules())
+        but = f", but for {kept} layers that stay in four bits," if kept else ""
+        tensors = (each for each in (*model.parameters(), *model.buffers()) if each.device.type != "meta")
+        gib = sum(each.numel() * each.element_size() for each in tensors) / 2**30
         remedy = KEEP_PACKED.get(method, "nothing here keeps them packed")
-        yield f"its weights, quantized by {method}, are multiplied out and take {gib:.1f} GiB; {remedy}"
+        yield f"its weights, quantized by {method}, are multiplied out{but} and take {gib:.1f} GiB; {remedy}"
 
 
 def _is_packed(model: Any) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from pipelines.chat.model.batching import OF_MODELS
+from pipelines.chat.model.four_bit_linear import four_bits
 from pipelines.device.failures import is_out_of_memory
 
 ROWS: Final = 8  # for which the packing is chosen: those of a decode step
@@ -36,21 +37,26 @@ class PackedLinear(nn.Module):
 
 @torch.inference_mode()
 def pack_linears(model: nn.Module) -> None:
-    """Pack the linear layers of a model on a CPU, as far as oneDNN can: those that a pass over a text calls. Layers
-    whose weights are read in another way stay as they are, and so do those of vision encoders and of experts that the
-    text was not routed to."""
+    """Pack the linear layers of a model on a CPU: those that a pass over a text calls, in four bits if their values
+    are from a file of four bits, else as far as oneDNN can. Layers whose weights are read in another way stay as they
+    are, and so do those of vision encoders and of experts that the text was not routed to."""
     if platform.machine() not in X86 or not all(hasattr(torch.ops.mkldnn, name) for name in OPERATIONS):
         return
-    for name, layer in _called_layers(model).items():
-        model.set_submodule(name, PackedLinear(layer))
+    own: Any = model
+    output = own.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    for name, (layer, rows_apart) in _called_layers(model).items():
+        # the output layer gets a prompt's last token alone, and would take it for a step of decoding
+        four = four_bits(layer) if rows_apart and layer is not output else None
+        model.set_submodule(name, four or PackedLinear(layer))
 
 
-def _called_layers(model: nn.Module) -> dict[str, nn.Linear]:
-    """Return the plain float32 layers that a forward pass calls; none of a model whose code takes no such pass."""
-    called: set[nn.Module] = set()
+def _called_layers(model: nn.Module) -> dict[str, tuple[nn.Linear, bool]]:
+    """Return the plain float32 layers that a forward pass calls, and whether their inputs are [rows, tokens, features];
+    none of a model whose code takes no such pass."""
+    called = dict[nn.Module, bool]()
 
-    def record(layer: nn.Module, _: Any) -> None:
-        called.add(layer)
+    def record(layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        called[layer] = inputs[0].shape[:-1] == (1, len(TRIED))
 
     plain = {name: layer for name, layer in model.named_modules() if type(layer) is nn.Linear}
     hooks = [layer.register_forward_pre_hook(record) for layer in plain.values()]
@@ -63,7 +69,8 @@ def _called_layers(model: nn.Module) -> dict[str, nn.Linear]:
     finally:
         for hook in hooks:
             hook.remove()
-    return {name: layer for name, layer in plain.items() if layer in called and _is_plain(layer.weight)}
+    found = {name: layer for name, layer in plain.items() if layer in called and _is_plain(layer.weight)}
+    return {name: (layer, called[layer]) for name, layer in found.items()}
 
 
 def _is_plain(weight: torch.Tensor) -> bool:

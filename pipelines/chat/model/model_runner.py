@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from pipelines.chat.model.decode_graphs import DecodeGraphs, StepInputs, graph_bytes
+from pipelines.chat.model.four_bit_linear import FourBitLinear
 from pipelines.chat.model.kv_cache import CacheWindow, KVCache, split_by_length
 from pipelines.chat.model.kv_pages import PAGE, Lease
 from pipelines.chat.model.length_rules import LengthRules
@@ -53,7 +54,8 @@ class ModelRunner:
         config = model.config.get_text_config()
         self._eager = config._attn_implementation == "eager"
         self._dtype = model.dtype
-        self.is_float32 = self._dtype == torch.float32
+        self._four_bits = any(isinstance(layer, FourBitLinear) for layer in model.modules())
+        self.is_float32 = self._dtype == torch.float32 and not self._four_bits  # and so is its rounding
         self.prefill_chunk = PREFILL_CHUNK.get(device.type, 256)
         self.kv_cache = KVCache(config.num_hidden_layers, capacity_tokens, device)
         self.by_group = True  # whether attention gathers keys: rows of much different length, and chunks, attend apart
@@ -80,7 +82,7 @@ class ModelRunner:
         if len(chunks) > 1:
             return self._prefill_packed(chunks)
         (chunk,) = chunks
-        leads = self._leading_positions(chunk.stop, chunk.end)
+        leads = self._leading_positions(chunk)
         groups = self.kv_cache.group([chunk.lease], [chunk.stop], [(0, 1)])
         at = torch.arange(chunk.start, chunk.stop, device=self._device)
         causal = self.by_group and chunk.start > 0 and not leads and self.rules.layer_types == {"full_attention"}
@@ -124,11 +126,14 @@ class ModelRunner:
         last = torch.tensor([*accumulate(len(chunk.tokens) for chunk in chunks)], device=self._device) - 1
         return self._forward(ids, at, _AttentionPositions(at, keys, same=own[:, None] == owners), last)
 
-    def _leading_positions(self, written: int, end: int) -> list[int]:
+    def _leading_positions(self, chunk: Chunk) -> list[int]:
         """Return the position of a token in front that nothing reads: the library chooses a rotary embedding by the
-        highest position of a pass, and the first passes over a long text end before it is long."""
+        highest position of a pass, and the first passes over a long text end before it is long. And a prompt's token
+        that is left alone, as behind a prefix from the cache, is no step of decoding to layers of four bits."""
         long_from = self.rules.long_from
-        return [long_from] if long_from is not None and written <= long_from < end else []
+        if long_from is not None and chunk.stop <= long_from < chunk.end:
+            return [long_from]
+        return [chunk.start] if self._four_bits and len(chunk.tokens) == 1 else []
 
     def _slots(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         slots = [chunk.lease.slot(place) for chunk in chunks for place in range(chunk.start, chunk.stop)]
