@@ -23,8 +23,7 @@ def test_it_prints_what_works_with_this_server(chat: Server) -> None:
 def test_it_says_what_is_missing(chat: Server) -> None:
     assert chat.darkroom("clients").stdout.splitlines()[0] == "claude-code  Claude Code"
     assert "Known: claude-code, codex," in chat.darkroom("clients", "cursor").stderr
-    assert "'none' is no model" in chat.darkroom("clients", "pi", "--model", "none").stderr
-    assert "Give it: --context TOKENS." in chat.darkroom("clients", "pi").stderr
+    assert "The model `none` does not exist" in chat.darkroom("clients", "pi", "--model", "none").stderr
     plain = chat.darkroom("clients", "pi", "--model", "plain", "--context", "8192", "--key", "sk-own")
     assert '"contextWindow": 8192, "maxTokens": 2048' in plain.stdout
     assert "DARKROOM_API_KEY=sk-own" in plain.stdout

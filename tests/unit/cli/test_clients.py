@@ -72,6 +72,12 @@ def test_an_answer_has_no_more_than_agents_ask_for() -> None:
     assert values_of("", "", "", 1_000_000, "")["ANSWER"] == "32000"
 
 
+def test_without_a_context_only_texts_that_do_not_tell_it_have_their_values() -> None:
+    values = values_of("https://darkroom.example", "sk-1", "small", None, "gpt-image-1")
+    told = [name for name, client in CLIENTS.items() if not client.words - values.keys()]
+    assert told == ["open-webui", "n8n", "openai-sdk"]
+
+
 def test_words_are_no_part_of_longer_names() -> None:
     assert fill("OPENAI_MODEL=MODEL KEYS KEY", {"MODEL": "m", "KEY": "k"}) == "OPENAI_MODEL=m KEYS k"
 
