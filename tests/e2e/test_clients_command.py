@@ -24,7 +24,9 @@ def test_it_says_what_is_missing(chat: Server) -> None:
     assert chat.darkroom("clients").stdout.splitlines()[0] == "claude-code  Claude Code"
     assert "Known: claude-code, codex," in chat.darkroom("clients", "cursor").stderr
     assert "The model `none` does not exist" in chat.darkroom("clients", "pi", "--model", "none").stderr
-    plain = chat.darkroom("clients", "pi", "--model", "plain", "--context", "8192", "--key", "sk-own")
+    assert "Incorrect API key" in chat.darkroom("clients", "pi", "--key", "sk-own").stderr
+    own = chat.new_key("for pi")
+    plain = chat.darkroom("clients", "pi", "--model", "plain", "--context", "8192", "--key", own)
     assert '"contextWindow": 8192, "maxTokens": 2048' in plain.stdout
-    assert "DARKROOM_API_KEY=sk-own" in plain.stdout
+    assert f"DARKROOM_API_KEY={own}" in plain.stdout
     assert "plain calls no tools" in plain.stderr
