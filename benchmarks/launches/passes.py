@@ -1,6 +1,7 @@
 """One forward pass of a published checkpoint's denoiser, on fake tensors of a simulated GPU: as the library calls it,
 and as it is served by default, through the engine's own merger and graphs."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -89,7 +90,8 @@ def counted(drawing: Drawing, sides_px: tuple[int, ...] = SIDES_PX, rows: int = 
             patch.object(pass_graphs, "CAPTURED_AT", 1),
             scheduler.acquire(DeviceTurn(1.0)),
         ):
-            share_passes(denoiser, sharing, Runtime(), GPU, getattr(diffusers, drawing.pipeline))
+            with patch.dict(os.environ, {"TRITON_INTERPRET": "0"}):  # its kernels are counted, and none is computed
+                share_passes(denoiser, sharing, Runtime(), GPU, getattr(diffusers, drawing.pipeline))
             for side in sides_px:
                 passes = (_pass(tally, checkpoint, denoiser, rows, side) for _ in range(MOST_PASSES))
                 next(each for each in passes if each.host_launches < SETTLED * eager[side].launches())
