@@ -237,7 +237,7 @@ def _status_of(fields: Json) -> int | None:
     """Return the HTTP status that an error has as a field."""
     for name in ("code", "status", "status_code", "statusCode"):
         sent = fields.get(name)
-        if isinstance(sent, int | str) and str(sent).isascii() and str(sent).isdecimal() and 400 <= int(sent) < 600:
+        if isinstance(sent, int | str) and re.fullmatch("[45][0-9]{2}", str(sent)):
             return int(sent)
     return None
 

@@ -43,3 +43,16 @@ def test_an_error_without_an_end_is_read_in_part() -> None:
         deep = {"error": deep}
     assert read_error(deep, 500).status == 500
     assert read_error({"error": {"message": "context " * 1_000_000}}, 400).status == 400
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [(429, 429), ("400", 400), (200, 500), ("1000", 500), ("\u00b2", 500), ("9" * 5000, 500), (True, 500)],
+)
+def test_a_status_that_an_error_names_is_read_where_it_is_one(code: object, status: int) -> None:
+    assert read_error({"code": code}, None).status == status
+
+
+def test_numbers_that_are_none_are_no_counts() -> None:
+    said = f"maximum context length is {'9' * 5000} tokens"
+    assert read_error({"message": said}, 400).context is None
