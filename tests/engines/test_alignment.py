@@ -151,19 +151,49 @@ def fitted(checkpoint: Checkpoint) -> PreviewMap:
     return found
 
 
-def test_a_hard_mask_leaves_no_line_in_a_plain_sky(loaded: Callable[[str], Checkpoint]) -> None:
-    """Where the codec moves all colours: the step at the edge is that of the sky itself, and what is kept is equal."""
-    size = (128, 128)
-    sky = np.stack([np.add.outer(np.arange(128) // 2, np.arange(128) // 4) + base for base in (90, 120, 150)], axis=2)
-    reference = RawImage(*size, "RGB", sky.astype(np.uint8).tobytes())
-    mask = np.zeros(size, np.uint8)
-    mask[32:96, 40:88] = 255
-    job = edit(loaded("sd"), reference, mask=RawImage(*size, "L", mask.tobytes()))
-    drawn = np.asarray(composite(Image.fromarray((sky + np.array([14, -9, 6])).astype(np.uint8)), job)).astype(int)
-    assert (drawn[mask == 0] == sky[mask == 0]).all()
-    assert np.abs(np.diff(drawn - sky, axis=0)).max() <= 2
-    assert np.abs(np.diff(drawn - sky, axis=1)).max() <= 2
-    assert (drawn[64, 64] - sky[64, 64]).tolist() == [14, -9, 6]
+SQUARE = (slice(32, 96), slice(40, 88))
+
+
+def composite_into_square(checkpoint: Checkpoint, before: Pixels, drawn: Pixels) -> Pixels:
+    """The finished image of an edit whose hard mask is a square, of 128 x 128 px."""
+    mask = np.zeros((128, 128), np.uint8)
+    mask[SQUARE] = 255
+    reference = RawImage(128, 128, "RGB", before.astype(np.uint8).tobytes())
+    job = edit(checkpoint, reference, mask=RawImage(128, 128, "L", mask.tobytes()))
+    finished = np.asarray(composite(Image.fromarray(drawn.clip(0, 255).astype(np.uint8)), job)).astype(int)
+    assert (finished[mask == 0] == before[mask == 0]).all()
+    return finished
+
+
+def plain_sky() -> Pixels:
+    """A sky of 128 x 128 px, whose colours change by half a level from row to row."""
+    return np.stack([np.add.outer(np.arange(128) // 2, np.arange(128) // 4) + base for base in (90, 120, 150)], axis=2)
+
+
+@pytest.mark.parametrize("moved", [(14, -9, 6), (90, 60, -70)], ids=["by the codec", "to another thing"])
+def test_a_hard_mask_leaves_no_line_in_a_plain_sky(
+    moved: tuple[int, int, int], loaded: Callable[[str], Checkpoint]
+) -> None:
+    """Where the codec moves all colours, and where a picture of another thing was drawn into the square alone: the step
+    at the edge is about that of the sky itself, what is kept is equal, and the middle is as it was drawn."""
+    sky = plain_sky()
+    other = sky.copy()
+    other[SQUARE] += np.array(moved)
+    drawn = composite_into_square(loaded("sd"), sky, other) - sky
+    allowed = 2 + max(map(abs, moved)) // 6  # the slope of a fade
+    assert np.abs(np.diff(drawn, axis=0)).max() <= allowed
+    assert np.abs(np.diff(drawn, axis=1)).max() <= allowed
+    assert drawn[64, 64].tolist() == [*moved]
+
+
+def test_nothing_of_a_thing_comes_back_where_the_mask_is_its_outline(loaded: Callable[[str], Checkpoint]) -> None:
+    """A red thing in a sky becomes a green one: it has no rim of red, and none of sky."""
+    before = plain_sky()
+    before[SQUARE] = (230, 30, 30)
+    drawn = before.copy()
+    drawn[SQUARE] = (20, 200, 40)
+    finished = composite_into_square(loaded("sd"), before, drawn)
+    assert np.abs(finished[SQUARE] - drawn[SQUARE]).max() <= 12
 
 
 def test_a_redrawn_tile_keeps_its_colours_and_shows_its_detail() -> None:

@@ -14,7 +14,9 @@ from pipelines.images.denoising.previews import LONG_SIDE_PX
 from pipelines.protocol.images import Box, ImageJob
 from pipelines.protocol.pixels import to_image
 
-MAX_FADE_PX = 12.0  # spread of what fades out within a mask's edge
+MAX_FADE_PX = 12.0  # spread of what fades in towards a mask's edge
+ALIKE = 16  # levels of 255: colours that are further apart are of two things
+GRAIN_PX = 2.0  # spread of the detail that two parts of one thing differ in
 WHITE = 255
 LOW_SHARE = 64  # of a tile's width: the spread of its low frequencies
 FADE_SHARE = 8  # that spread, by the shorter side of the hole
@@ -61,8 +63,7 @@ def _cut(image: Image.Image, part: Box) -> Image.Image:
 
 def composite(image: Image.Image, job: ImageJob) -> Image.Image:
     """Return the image with the reference's pixels outside the mask: the autoencoder changes them even where nothing is
-    painted. Where the mask is between black and white, both are blended. Within it, what the two differ by at its edge
-    fades out, so that a hard mask leaves no line."""
+    painted. Where the mask is between black and white, both are blended, and a hard edge fades inwards."""
     if job.mask is None:
         return image
     original, mask = (fit_image(to_image(each), job) for each in (job.references[0], job.mask))
@@ -71,11 +72,11 @@ def composite(image: Image.Image, job: ImageJob) -> Image.Image:
 
 
 def _faded(image: Image.Image, original: Image.Image, mask: Image.Image) -> Image.Image:
-    """Return the image, moved near the mask's edge by the mean difference of the two beyond it.
+    """Return the image with what was there before fading in towards the mask's edge, all of it at the edge, none a few
+    px inside, where that looks like what is kept beside it: a sky goes on without a line, whatever was drawn into it.
+    Where the mask follows a thing's own outline, or is soft, nothing comes back.
 
-    The mean is a normalised convolution with a Gaussian (Knutsson and Westin, CVPR 1993), whose weight is also by how
-    much a pixel is moved: all of the difference at the edge, none of it a few px inside. A soft edge, where what is
-    kept and what is painted are further apart, blends by itself.
+    What is kept beside a pixel is a normalised convolution with a Gaussian (Knutsson and Westin, CVPR 1993).
     """
     hole = mask.getbbox()
     if hole is None:
@@ -90,10 +91,14 @@ def _faded(image: Image.Image, original: Image.Image, mask: Image.Image) -> Imag
     drawn, before, level = (_channels(each.crop(box)) for each in (image, original, mask))
     kept, painted = (level == 0).float(), (level == WHITE).float()
     colours = slice(0, 3)  # alpha stays as it was drawn
-    moved = _spread(torch.cat([(before[colours] - drawn[colours]) * kept, kept, painted]), spread)
-    mean = moved[:-2] / moved[-2:-1].clamp(min=1e-4)
-    beside_kept, beside_painted = (2 * moved[-2]).clamp(max=1), (4 * moved[-1]).clamp(max=1)  # a corner has a quarter
-    drawn[colours] += mean * beside_kept * beside_painted * (1 - kept)
+    around = _spread(torch.cat([before[colours] * kept, kept, painted]), spread)
+    beside_kept, beside_painted = (2 * around[-2]).clamp(max=1), (4 * around[-1]).clamp(max=1)  # a corner has a quarter
+    within = 1 - kept
+    apart = (before[colours] - around[:-2] / around[-2].clamp(min=1e-4)) * within
+    mean = _spread(torch.cat([apart, within]), GRAIN_PX)
+    unlike = (mean[:-1] / mean[-1].clamp(min=1e-4)).abs().amax(dim=0)
+    share = within * beside_kept * beside_painted / (1 + (unlike / ALIKE) ** 2)
+    drawn[colours] += share * (before[colours] - drawn[colours])
     result = image.copy()
     pixels = drawn.round().clamp(0, 255).byte().movedim(0, -1).squeeze(-1).contiguous().numpy()
     result.paste(Image.fromarray(pixels, image.mode), box[:2])
