@@ -29,6 +29,7 @@ MAX_LINE = 200  # characters of an error that is no JSON
 UNSEEN = re.compile(r"(?is)<(script|style)\b.*?</\1\s*>|<!--.*?-->")
 TAG = re.compile(r"<[^<>]*>")
 Json = dict[str, Any]
+BROKEN_OFF = frozenset({"abort", "aborted", "cancelled", "error"})  # reasons of answers that are not complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,7 @@ def _parse_response(upstream: Upstream, response: httpx.Response) -> UpstreamRes
         body = json_object(response.content)
         if body is None:
             raise _no_object(upstream)
+        body = _with_error("", body)
         if body.get("error") and not body.get("choices"):  # some say so in the body alone
             return _refusal(upstream, read_error(body, None), response)
         return UpstreamResponse(response.status_code, body, _retry_headers(response.headers))
@@ -194,17 +196,15 @@ async def _prepend(first: Json, chunks: AsyncIterator[Json]) -> AsyncIterator[Js
 
 async def _chunks(upstream: Upstream, response: httpx.Response) -> AsyncIterator[Json]:
     """Yield the JSON of each event, up to [DONE]. A stream is whole without it once every choice of it has its finish
-    reason. Raises EngineFailure for one that ends before, and for one that has nothing."""
+    reason. Raises EngineFailure for one that ends before, and for one without a choice."""
     running: set[Any] = set()
     finished: set[Any] = set()
-    is_empty = True
     try:
         async for name, data in read_objects(response.aiter_bytes()):
-            if data == "[DONE]" and not is_empty:
+            if data == "[DONE]" and running | finished:
                 return
             if isinstance(data, str):
                 raise _no_object(upstream) if data != "[DONE]" else _ended_early(upstream)
-            is_empty = False
             yield _with_error(name, data)
             for index, ended in _choices(data):
                 (finished if ended else running).add(index)
@@ -215,13 +215,27 @@ async def _chunks(upstream: Upstream, response: httpx.Response) -> AsyncIterator
         raise _ended_early(upstream)
 
 
-def _with_error(name: str, chunk: Json) -> Json:
-    """Return the chunk; where its event's name or a choice says that it is an error, with that as its `error`."""
-    if name == "error" and not chunk.keys() & {"error", "choices"}:
-        return {"error": chunk}
-    choices = chunk.get("choices")
-    errors = [each.get("error") for each in choices if isinstance(each, dict)] if isinstance(choices, list) else []
-    return {"error": next(filter(None, errors))} if any(errors) else chunk
+def _with_error(name: str, body: Json) -> Json:
+    """Return a chunk or a completion; where its event's name, its own fields or a choice say that it is an error, with
+    that as its `error`."""
+    if not body.keys() & {"error", "choices"} and (name == "error" or _is_error(body)):
+        return {"error": body}
+    choices = body.get("choices")
+    errors = [_error_of(each) for each in choices if isinstance(each, dict)] if isinstance(choices, list) else []
+    return {"error": next(filter(None, errors))} if any(errors) else body
+
+
+def _is_error(body: Json) -> bool:
+    """Return whether what has no choices is an error, as SGLang and FastAPI write theirs."""
+    return "error" in (body.get("object"), body.get("type")) or bool(body.get("message") or body.get("detail"))
+
+
+def _error_of(choice: Json) -> Any:
+    """Return the error of a choice that its server broke off."""
+    reason = choice.get("finish_reason")
+    broken = isinstance(reason, str) and reason.lower() in BROKEN_OFF
+    said = {"message": f"The server behind the model broke the answer off: {reason}."} if broken else None
+    return choice.get("error") or said
 
 
 def _ended_early(upstream: Upstream) -> EngineFailure:

@@ -1,8 +1,9 @@
 """What servers send a little otherwise than OpenAI's, as OpenAI's has it: the calls of tools, and why an answer ended.
 
-Some send no `index` with the pieces of calls, or 0 with all of them; no ids; arguments as an object; `stop` as the
-reason of an answer that ends with calls, and of one that was cut inside a call; content in parts, with reasoning among
-them; no `logprobs` or `refusal` where there are none; a whole answer where a stream was asked for.
+Some send no `index` with the pieces of calls, or 0 with all of them; no ids; arguments as an object, or none; `stop` as
+the reason of an answer that ends with calls, and of one that was cut inside a call; a reason of their own, or none;
+content in parts, with reasoning among them, or reasoning in details alone; no `logprobs` or `refusal` where there are
+none; a whole answer where a stream was asked for.
 """
 
 import uuid
@@ -15,6 +16,13 @@ from pydantic_core import from_json
 from server.conversation.blocks import json_text
 
 Json = dict[str, Any]
+NO_ARGUMENTS = "{}"  # of a call: others can't read an empty text as JSON
+OTHER_REASONS = {
+    "stop": {"eos", "eos_token", "end_turn", "stop_sequence", "complete", "completed"},
+    "length": {"max_tokens", "max_length", "max_output_tokens", "model_length"},
+    "tool_calls": {"tool_use", "tool_call"},
+}
+REASONS = {theirs: ours for ours, others in OTHER_REASONS.items() for theirs in others}
 
 
 @dataclass(slots=True)
@@ -42,6 +50,13 @@ class _Calls:
         """Return whether the arguments of the last call are the beginning of JSON."""
         written = self._calls[-1].arguments
         return bool(written) and not _is_whole(written) and _is_whole(written, partial=True)
+
+    def fill(self) -> Iterator[Json]:
+        """Yield the arguments of calls that have none."""
+        for call in self._calls:
+            if not call.arguments and call.name is not None:
+                call.arguments = NO_ARGUMENTS
+                yield {"index": call.index, "function": {"arguments": call.arguments}}
 
     def place(self, piece: Json) -> Json:
         """Return the piece as OpenAI's server would send it: a call is announced once, with its id and its name."""
@@ -86,6 +101,13 @@ class StreamRepair:
 
     def __init__(self) -> None:
         self._calls: dict[int, _Calls] = {}  # by choice
+        self._open: dict[int, Json] = {}  # choices without a reason yet: what their last chunk says of itself
+
+    def ends(self) -> Iterator[Json]:
+        """Yield the ends of the choices that a stream which is complete gave no reason for."""
+        for index, head in self._open.items():
+            end = _ended({"index": index, "delta": {}, "logprobs": None, "finish_reason": "stop"}, self._calls[index])
+            yield {**head, "choices": [end]}
 
     def chunk(self, chunk: Json) -> Json:
         """Return the chunk, repaired. What has another shape than a chunk is returned as it is."""
@@ -94,17 +116,23 @@ class StreamRepair:
             chunk = {name: value for name, value in chunk.items() if name != "usage"}
         if not isinstance(choices, list):
             return chunk
-        return {**chunk, "choices": [self._choice(each) if isinstance(each, dict) else each for each in choices]}
+        head = {name: value for name, value in chunk.items() if name not in {"choices", "usage"}}
+        return {**chunk, "choices": [self._choice(each, head) if isinstance(each, dict) else each for each in choices]}
 
-    def _choice(self, choice: Json) -> Json:
-        index, delta = choice.get("index"), _delta_of(choice)
-        calls = self._calls.setdefault(index if isinstance(index, int) else 0, _Calls())
+    def _choice(self, choice: Json, head: Json) -> Json:
+        sent, delta = choice.get("index"), _delta_of(choice)
+        index = sent if isinstance(sent, int) else 0
+        calls = self._calls.setdefault(index, _Calls())
+        if choice.get("finish_reason"):
+            self._open.pop(index, None)
+        else:
+            self._open[index] = head
         if delta is not None:
-            delta = _in_one_text(delta)
+            delta = _with_reasoning(_in_one_text(delta))
             if isinstance(pieces := delta.get("tool_calls"), list):
                 delta = {**delta, "tool_calls": [calls.place(each) if _is_call(each) else each for each in pieces]}
             choice = {**choice, "delta": delta}
-        return _with_reason(choice, calls)
+        return _ended(choice, calls) if choice.get("finish_reason") else choice
 
 
 def repaired_completion(body: Json) -> Json:
@@ -149,6 +177,15 @@ def _in_one_text(message: Json) -> Json:
     return {**message, "content": text, **({"reasoning_content": thoughts} if thoughts else {})}
 
 
+def _with_reasoning(message: Json) -> Json:
+    """Return the message with its reasoning as one text, where it came in details alone."""
+    details = message.get("reasoning_details")
+    if not isinstance(details, list) or message.get("reasoning") or message.get("reasoning_content"):
+        return message
+    thoughts = "".join(_text_of(each) for each in details)
+    return {**message, "reasoning_content": thoughts} if thoughts else message
+
+
 def _is_thought(part: object) -> bool:
     return isinstance(part, dict) and part.get("type") in {"thinking", "reasoning"}
 
@@ -158,7 +195,7 @@ def _text_of(part: object) -> str:
     if isinstance(part, list):
         return "".join(_text_of(each) for each in part)
     if isinstance(part, dict):
-        return _text_of(part.get("text") or part.get("thinking") or part.get("reasoning"))
+        return _text_of(part.get("text") or part.get("thinking") or part.get("reasoning") or part.get("summary"))
     return part if isinstance(part, str) else ""
 
 
@@ -166,12 +203,20 @@ def _whole_choice(choice: Json) -> Json:
     message, calls = choice.get("message"), _Calls()
     if not isinstance(message, dict):
         return choice
-    message = {"content": None, "refusal": None, **_in_one_text(message)}  # which OpenAI's schema requires
+    message = {
+        "content": None,
+        "refusal": None,
+        **_with_reasoning(_in_one_text(message)),
+    }  # which OpenAI's schema requires
     choice = {"logprobs": None, **choice, "message": message}
     if not isinstance(sent := message.get("tool_calls"), list) or not sent:
-        return choice
+        return {**choice, "finish_reason": _reason(choice.get("finish_reason"), calls)}
     made = [_whole_call(call, calls, index) if _is_call(call) else call for index, call in enumerate(sent)]
-    return _with_reason({**choice, "message": {**message, "tool_calls": made}}, calls)
+    reason = _reason(choice.get("finish_reason"), calls)
+    for call in made if reason == "tool_calls" else ():
+        if _is_call(call) and not call["function"]["arguments"]:
+            call["function"]["arguments"] = NO_ARGUMENTS
+    return {**choice, "message": {**message, "tool_calls": made}, "finish_reason": reason}
 
 
 def _whole_call(call: Json, calls: _Calls, index: int) -> Json:
@@ -179,12 +224,22 @@ def _whole_call(call: Json, calls: _Calls, index: int) -> Json:
     return {name: value for name, value in written.items() if name != "index" or "index" in call}
 
 
-def _with_reason(choice: Json, calls: _Calls) -> Json:
-    """Return the choice with the reason of an answer that ends with calls: some servers say of one whose tokens ran out
-    inside a call that it is complete."""
-    if not calls or choice.get("finish_reason") not in {"stop", "tool_calls"}:
+def _ended(choice: Json, calls: _Calls) -> Json:
+    """Return the choice at its end: with OpenAI's reason, and the arguments of calls that have none."""
+    choice = {**choice, "finish_reason": _reason(choice["finish_reason"], calls)}
+    delta = choice.get("delta") or {}
+    if choice["finish_reason"] != "tool_calls" or not isinstance(delta, dict) or not (filled := [*calls.fill()]):
         return choice
-    return {**choice, "finish_reason": "length" if calls.are_cut else "tool_calls"}
+    return {**choice, "delta": {**delta, "tool_calls": [*(delta.get("tool_calls") or ()), *filled]}}
+
+
+def _reason(sent: object, calls: _Calls) -> Any:
+    """Return why an answer ended: some servers say of one whose tokens ran out inside a call that it is complete, and
+    some say nothing."""
+    reason = REASONS.get(sent.lower(), sent) if isinstance(sent, str) and sent else "stop"
+    if not calls or reason not in {"stop", "tool_calls"}:
+        return reason
+    return "length" if calls.are_cut else "tool_calls"
 
 
 def _is_call(piece: object) -> bool:

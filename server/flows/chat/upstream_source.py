@@ -117,6 +117,8 @@ class UpstreamSource(ChatSource):
                         yield RawItem(chunk)
                     elif chunk.get("choices"):
                         yield RawItem({name: value for name, value in chunk.items() if name != "usage"})
+                for chunk in repair.ends():
+                    yield RawItem(chunk)
                 outcome = "finished"
         finally:
             await self._record_usage(usage, tokens)

@@ -18,7 +18,7 @@ from server.accounts.keys import Key
 from server.backends.engine_host import EngineHost, HostLimits
 from server.backends.upstream import UpstreamClient, UpstreamResponse
 from server.catalog.chat import ChatModel
-from server.errors import ApiError, EngineFailure, Overloaded, StartError, TimedOut
+from server.errors import ApiError, ContextExceeded, EngineFailure, Overloaded, StartError, TimedOut
 from server.flows.chat.run import ChatRunner, UsageContext
 from server.flows.chat.source import ChatParts
 from server.flows.chat.upstream_source import UpstreamSource
@@ -31,6 +31,14 @@ ERROR = {"error": {"message": "slow down", "type": "requests", "param": None, "c
 END = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
 SECOND = {"choices": [{"index": 1, "delta": {"content": "a"}}]}
 USAGE = {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2}}
+TOO_LONG = {
+    "object": "error",
+    "message": "The input (61709 tokens) is longer than the model's context length (40960 tokens).",
+    "type": "BadRequestError",
+    "param": None,
+    "code": 400,
+}  # as SGLang says it
+ABORTED = {"choices": [{"delta": {}, "finish_reason": "abort"}]}
 CHUNKS = [{"choices": [{"delta": {"content": word}}]} for word in ("a", "b")]
 
 
@@ -92,6 +100,17 @@ BEHAVIOURS: dict[str, tuple[int, dict[str, Any], bytes]] = {
         {"Content-Type": "text/event-stream"},
         frames({"error": {"message": "too many", "code": "429"}}),
     ),
+    "error object": (200, {"Content-Type": "text/event-stream"}, frames(TOO_LONG)),
+    "error object later": (200, {"Content-Type": "text/event-stream"}, frames(CHUNKS[0], TOO_LONG)),
+    "error body": (200, {}, json.dumps(TOO_LONG).encode()),
+    "detail": (200, {}, json.dumps({"detail": TOO_LONG["message"]}).encode()),
+    "aborted": (200, {"Content-Type": "text/event-stream"}, frames(CHUNKS[0], ABORTED)),
+    "aborted whole": (
+        200,
+        {},
+        json.dumps({"choices": [{"message": {"content": "a"}, "finish_reason": "error"}]}).encode(),
+    ),
+    "no choice": (200, {"Content-Type": "text/event-stream"}, frames(USAGE)),
     "no stream": (200, {}, json.dumps({"id": "c", "choices": [{"message": {"content": "a"}}]}).encode()),
     "garbled": (200, {"Content-Type": "text/event-stream"}, b"data: {oops\n\n"),
     "long answer": (200, {}, json.dumps({"choices": [{"message": {"content": "a" * 3 * 2**20}}]}).encode()),
@@ -344,7 +363,7 @@ async def test_an_answer_is_returned_even_if_its_tokens_can_not_be_counted(parts
 
 
 async def test_an_error_in_a_stream_is_raised_unless_it_is_null(parts: ChatParts, base: str) -> None:
-    assert len(await stream_as(parts, base, "null errors")) == len(CHUNKS)
+    assert len(await stream_as(parts, base, "null errors")) == len(CHUNKS) + 1  # the end, which they do not have
     with pytest.raises(EngineFailure, match="no memory"):
         await stream_as(parts, base, "failing")
 
@@ -356,8 +375,28 @@ async def test_the_status_in_the_first_event_of_a_stream_is_the_answers(parts: C
 
 
 async def test_a_whole_answer_in_place_of_a_stream_is_streamed(parts: ChatParts, base: str) -> None:
-    (item,) = await stream_as(parts, base, "no stream")
+    item, end = await stream_as(parts, base, "no stream")
     assert item.body["choices"] == [{"delta": {"content": "a"}}]
+    assert end.body["choices"][0]["finish_reason"] == "stop"
+
+
+async def test_an_error_without_its_own_field_is_no_empty_answer(parts: ChatParts, base: str) -> None:
+    for behaviour in ("error object", "error body", "detail"):
+        (streamed,) = await stream_as(parts, base, behaviour)
+        for answer in (streamed, *([] if "object" in behaviour else [await ask_as(parts, base, behaviour)])):
+            assert answer.error is not None
+            assert (answer.status, answer.error.code) == (400, "context_length_exceeded"), behaviour
+            assert (answer.error.tokens, answer.error.context) == (61_709, 40_960)
+    with pytest.raises(ContextExceeded):
+        await stream_as(parts, base, "error object later")
+
+
+async def test_an_answer_that_was_broken_off_is_an_error(parts: ChatParts, base: str) -> None:
+    with pytest.raises(EngineFailure, match="broke the answer off: abort"):
+        await stream_as(parts, base, "aborted")
+    assert (await ask_as(parts, base, "aborted whole")).status == 500
+    with pytest.raises(EngineFailure, match="ended its stream early"):
+        await stream_as(parts, base, "no choice")
 
 
 async def test_every_outcome_is_counted(parts: ChatParts, metrics: Metrics, base: str) -> None:

@@ -139,7 +139,8 @@ def test_an_answer_that_came_whole_becomes_a_stream() -> None:
 
 def test_what_openais_schema_requires_is_there() -> None:
     (choice,) = repaired_completion({"choices": [{"index": 0, "message": {"role": "assistant"}}]})["choices"]
-    assert choice == {"index": 0, "logprobs": None, "message": {"role": "assistant", "content": None, "refusal": None}}
+    message = {"role": "assistant", "content": None, "refusal": None}
+    assert choice == {"index": 0, "logprobs": None, "message": message, "finish_reason": "stop"}
     (choice,) = repaired_completion({"choices": [{"logprobs": {}, "message": {"refusal": "no"}}]})["choices"]
     assert (choice["logprobs"], choice["message"]["refusal"]) == ({}, "no")
 
@@ -158,3 +159,62 @@ def test_a_call_that_was_cut_is_not_complete(arguments: str, reason: str) -> Non
         body = {"choices": [{"message": {"content": None, "tool_calls": [sent]}, "finish_reason": said}]}
         (whole,) = repaired_completion(body)["choices"]
         assert end["finish_reason"] == whole["finish_reason"] == reason
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [(None, "stop"), ("", "stop"), ("stop", "stop"), ("eos_token", "stop"), ("end_turn", "stop"),
+     ("MAX_TOKENS", "length"), ("max_tokens", "length"), ("model_length", "length"),
+     ("content_filter", "content_filter"), ("own", "own")],
+)  # fmt: skip
+def test_an_answer_always_says_why_it_ended(sent: str | None, reason: str) -> None:
+    head = {"id": "c", "model": "m"}
+    repair = StreamRepair()
+    chunks = [repair.chunk({**head, "choices": [{"index": 0, "delta": {"content": "hi"}}], "usage": None})]
+    if sent:
+        chunks.append(repair.chunk({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": sent}]}))
+    chunks += repair.ends()
+    assert [each["choices"][0].get("finish_reason") for each in chunks] == [None, reason]
+    assert all(each.items() >= head.items() for each in chunks)
+    (whole,) = repaired_completion({"choices": [{"message": {"content": "hi"}, "finish_reason": sent}]})["choices"]
+    assert whole["finish_reason"] == reason
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"), [(ROME, "tool_calls"), ('{"city": "Ro', "length"), ("", "tool_calls")]
+)
+@pytest.mark.parametrize("sent", [None, "tool_use", "stop"])
+def test_an_answer_with_calls_says_why_it_ended(arguments: str, reason: str, sent: str | None) -> None:
+    repair = StreamRepair()
+    chunks = [repair.chunk({"choices": [{"index": 0, "delta": {"tool_calls": [piece(arguments, "look", id="a")]}}]})]
+    chunks += [repair.chunk({"choices": [{"index": 0, "delta": {}, "finish_reason": sent}]})] if sent else repair.ends()
+    pieces = [each for chunk in chunks for each in chunk["choices"][0]["delta"].get("tool_calls", ())]
+    assert "".join(each["function"]["arguments"] for each in pieces) == (arguments or "{}")
+    assert chunks[-1]["choices"][0]["finish_reason"] == reason
+    body = {"choices": [{"message": {"tool_calls": [piece(arguments, "look", id="a")]}, "finish_reason": sent}]}
+    (whole,) = repaired_completion(body)["choices"]
+    assert whole["message"]["tool_calls"][0]["function"]["arguments"] == (arguments or "{}")
+    assert whole["finish_reason"] == reason
+
+
+def test_a_call_whose_tokens_ran_out_before_its_arguments_has_none() -> None:
+    sent = {"tool_calls": [piece("", "look", id="a")]}
+    repair = StreamRepair()
+    repair.chunk({"choices": [{"index": 0, "delta": sent}]})
+    (end,) = repair.chunk({"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]})["choices"]
+    (whole,) = repaired_completion({"choices": [{"message": sent, "finish_reason": "length"}]})["choices"]
+    assert end["delta"] == {}
+    assert whole["message"]["tool_calls"][0]["function"]["arguments"] == ""
+
+
+def test_reasoning_in_details_alone_is_read() -> None:
+    details = [{"type": "reasoning.text", "text": "I "}, {"type": "reasoning.summary", "summary": "think."}]
+    hidden = [{"type": "reasoning.encrypted", "data": "xyz"}]
+    for sent, read in ((details, "I think."), (hidden, None)):
+        message = {"content": "hi", "reasoning_details": sent}
+        (streamed,) = StreamRepair().chunk({"choices": [{"index": 0, "delta": message}]})["choices"]
+        (whole,) = repaired_completion({"choices": [{"message": message}]})["choices"]
+        assert streamed["delta"].get("reasoning_content") == whole["message"].get("reasoning_content") == read
+    both = {"reasoning": "I think.", "reasoning_details": details}
+    (streamed,) = StreamRepair().chunk({"choices": [{"index": 0, "delta": both}]})["choices"]
+    assert streamed["delta"] == both
