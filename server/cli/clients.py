@@ -65,6 +65,7 @@ claude"""),
 model = "MODEL"
 model_provider = "darkroom"
 model_context_window = CONTEXT
+model_auto_compact_token_limit = MESSAGES
 
 [model_providers.darkroom]
 name = "Darkroom"
@@ -73,6 +74,9 @@ env_key = "DARKROOM_API_KEY"
 wire_api = "responses\""""),
             Step(SHELL, "sh", "export DARKROOM_API_KEY=KEY\ncodex"),
         ),
+        "It shortens a session before the next prompt, by what the last answer took: `model_auto_compact_token_limit` "
+        "leaves room for that prompt. Past the context a session mostly stays refused: at the error, Codex takes the "
+        "tokens of all its earlier answers off the context, and shortens only if nine tenths are left.",
     ),
     "gemini-cli": Client(
         "Gemini CLI",

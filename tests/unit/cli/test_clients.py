@@ -49,6 +49,7 @@ def test_every_program_gets_the_address_the_key_and_the_model(client: Client) ->
         ("claude-code", ["CLAUDE_CODE_MAX_CONTEXT_TOKENS"], "32768"),
         ("claude-code", ["CLAUDE_CODE_MAX_OUTPUT_TOKENS"], "8192"),
         ("codex", ["model_context_window"], 32_768),
+        ("codex", ["model_auto_compact_token_limit"], 24_576),
         ("gemini-cli", ["model", "compressionThreshold"], 0.01641),  # of 2**20: 17,207 of the 24,576 for messages
         ("qwen-code", ["modelProviders", "openai", 0, "generationConfig", "contextWindowSize"], 32_768),
         ("opencode", ["provider", "darkroom", "models", "qwen/coder:7b", "limit", "context"], 32_768),
