@@ -23,6 +23,7 @@ from server.flows.chat.shown_images import with_tool_images_as_user
 from server.flows.chat.source import Chat, ChatCall, ChatParts, ChatSource, Json
 from server.flows.chat.upstream_events import deltas, finish, read_chunk, read_usage, to_api_error, upstream_refusal
 from server.flows.chat.upstream_repair import StreamRepair, as_chunks, repaired_completion
+from server.flows.chat.upstream_turns import with_plain_turns
 from server.telemetry.call_trace import current_trace
 
 CHEAP_TIERS = frozenset({"auto", "default", "flex"})
@@ -125,19 +126,22 @@ class UpstreamSource(ChatSource):
             self._parts.metrics.chats.labels(usage.model, outcome).inc()
 
     async def _complete(self, body: Json) -> UpstreamResponse:
-        """Return the answer to a body, or to one with a lower limit of its answer, if that fits the context."""
+        """Return the answer to a body, or to what its server refused in it told otherwise."""
         answer = await self._parts.upstreams.complete(self._upstream, body)
-        shorter = within_context(body, answer)
-        return _better(answer, await self._parts.upstreams.complete(self._upstream, shorter)) if shorter else answer
+        for change in CHANGES:
+            if changed := change(body, answer):
+                body, answer = changed, _better(answer, await self._parts.upstreams.complete(self._upstream, changed))
+        return answer
 
     @asynccontextmanager
     async def _open_stream(self, body: Json) -> AsyncIterator[UpstreamResponse | AsyncIterator[Json]]:
         """Open the answer to a body as `_complete` does."""
         async with AsyncExitStack() as stack:
             answer = await stack.enter_async_context(self._parts.upstreams.stream(self._upstream, body))
-            if shorter := within_context(body, answer):
-                second = await stack.enter_async_context(self._parts.upstreams.stream(self._upstream, shorter))
-                answer = _better(answer, second)
+            for change in CHANGES:
+                if changed := change(body, answer):
+                    opened = self._parts.upstreams.stream(self._upstream, changed)
+                    body, answer = changed, _better(answer, await stack.enter_async_context(opened))
             yield answer
 
     async def _stream_verbatim(self, call: ChatCall, chat_id: str) -> AsyncGenerator[AnswerEvent, None]:
@@ -252,3 +256,6 @@ def within_context(values: Json, answer: UpstreamResponse | AsyncIterator[Json])
         return unlimited  # which other servers read as up to the end of the context
     room = error.context - error.tokens
     return {**unlimited, named: room} if 0 < room < values[named] else None
+
+
+CHANGES = (with_plain_turns, within_context)  # of bodies that an upstream has refused, each tried once
