@@ -14,11 +14,12 @@ from server.errors import StartError
 
 SHELL: Final = "In a shell"
 # Words of the texts below, each in place of a value: the server's address, a key, the chat model and its context in
-# tokens; of these what an answer may have, and what is left for the messages; the share of the million tokens of
-# Gemini's own models; and an image model.
-WORDS: Final = re.compile(r"\b(ADDRESS|KEY|MODEL|CONTEXT|ANSWER|MESSAGES|SHARE|IMAGES)\b")
+# tokens; of these what an answer may have, what is left for the messages, and from where on Codex shortens them; the
+# share of the million tokens of Gemini's own models; and an image model.
+WORDS: Final = re.compile(r"\b(ADDRESS|KEY|MODEL|CONTEXT|ANSWER|MESSAGES|SHORTEN|SHARE|IMAGES)\b")
 MOST_ANSWER: Final = 32_000  # as many as the agents ask for where nothing tells them
 GEMINI_CONTEXT: Final = 2**20
+CODEX_KEEPS: Final = 36_000  # 20,000 of the user's, and its own: a limit below makes it shorten without end
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ claude"""),
 model = "MODEL"
 model_provider = "darkroom"
 model_context_window = CONTEXT
-model_auto_compact_token_limit = MESSAGES
+model_auto_compact_token_limit = SHORTEN
 
 [model_providers.darkroom]
 name = "Darkroom"
@@ -75,8 +76,9 @@ wire_api = "responses\""""),
             Step(SHELL, "sh", "export DARKROOM_API_KEY=KEY\ncodex"),
         ),
         "It shortens a session before the next prompt, by what the last answer took: `model_auto_compact_token_limit` "
-        "leaves room for that prompt. Past the context a session mostly stays refused: at the error, Codex takes the "
-        "tokens of all its earlier answers off the context, and shortens only if nine tenths are left.",
+        "leaves room for that prompt. What it keeps then has up to 36,000 tokens: give it a context of 48,000 or more. "
+        "Past the context a session mostly stays refused: at the error, Codex takes the tokens of all its earlier "
+        "answers off the context, and shortens only if nine tenths are left.",
     ),
     "gemini-cli": Client(
         "Gemini CLI",
@@ -287,6 +289,7 @@ def values_of(address: str, key: str, model: str, context: int | None, images: s
         answer = min(MOST_ANSWER, context // 4)
         share = f"{0.7 * (context - answer) / GEMINI_CONTEXT:.5f}"
         values |= {"CONTEXT": str(context), "ANSWER": str(answer), "MESSAGES": str(context - answer), "SHARE": share}
+        values["SHORTEN"] = str(max(context - answer, min(CODEX_KEEPS, context * 9 // 10)))
     return values
 
 

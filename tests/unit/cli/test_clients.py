@@ -49,7 +49,7 @@ def test_every_program_gets_the_address_the_key_and_the_model(client: Client) ->
         ("claude-code", ["CLAUDE_CODE_MAX_CONTEXT_TOKENS"], "32768"),
         ("claude-code", ["CLAUDE_CODE_MAX_OUTPUT_TOKENS"], "8192"),
         ("codex", ["model_context_window"], 32_768),
-        ("codex", ["model_auto_compact_token_limit"], 24_576),
+        ("codex", ["model_auto_compact_token_limit"], 29_491),
         ("gemini-cli", ["model", "compressionThreshold"], 0.01641),  # of 2**20: 17,207 of the 24,576 for messages
         ("qwen-code", ["modelProviders", "openai", 0, "generationConfig", "contextWindowSize"], 32_768),
         ("opencode", ["provider", "darkroom", "models", "qwen/coder:7b", "limit", "context"], 32_768),
@@ -71,6 +71,13 @@ def test_an_agent_is_told_the_context(name: str, path: list[str | int], expected
 
 def test_an_answer_has_no_more_than_agents_ask_for() -> None:
     assert values_of("", "", "", 1_000_000, "")["ANSWER"] == "32000"
+
+
+@pytest.mark.parametrize(
+    ("context", "limit"), [(32_768, 29_491), (40_000, 36_000), (65_536, 49_152), (200_000, 168_000)]
+)
+def test_codex_shortens_where_what_it_keeps_fits(context: int, limit: int) -> None:
+    assert values_of("", "", "", context, "")["SHORTEN"] == str(limit)
 
 
 def test_without_a_context_only_texts_that_do_not_tell_it_have_their_values() -> None:
