@@ -15,7 +15,7 @@ from pipelines.protocol.images import Box, ImageJob
 from pipelines.protocol.pixels import to_image
 
 MAX_FADE_PX = 12.0  # spread of what fades in towards a mask's edge
-ALIKE = 16  # levels of 255: colours that are further apart are of two things
+ALIKE = 8  # levels of 255: colours that are further apart are of two things, be one a faint mark
 GRAIN_PX = 2.0  # spread of the detail that two parts of one thing differ in
 WHITE = 255
 LOW_SHARE = 64  # of a tile's width: the spread of its low frequencies
