@@ -12,6 +12,7 @@ const LABELS = {
   "drawn_by.darkroom": N("Version"), masked: N("With a mask"), background: N("Background"), scale: N("Enlarged, times"),
   reproducible: N("The same image from its seed"), "drawn_by.seeds": N("What counts of a seed"),
   original_prompt: N("Prompt as it was sent"), enhanced_by: N("Prompt written by"), enhance_failed: N("Prompt not rewritten"),
+  cut_from: N("Cut from"), mask_zoom: N("Small holes drawn large"), drawn_region: N("Part that was drawn"),
 };
 const FIRST = ["model", "size", "seed"];
 
