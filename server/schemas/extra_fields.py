@@ -90,9 +90,14 @@ def refuse_unsupported(values: Mapping[str, Any], unsupported: Mapping[str, str]
             raise BadRequest(message, param=name, code="unsupported_parameter")
 
 
+FORM_FALSE = ("", "false", "0")  # a form has no types
+
+
 def _asks_for_feature(name: str, value: object) -> bool:
     if value is None or value in NEUTRAL.get(name, ()):
         return False
+    if isinstance(value, str) and value.strip().lower() in FORM_FALSE:
+        value = False
     return bool(value) or name in ASK_BY_BEING_THERE
 
 

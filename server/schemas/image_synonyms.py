@@ -30,6 +30,7 @@ SYNONYMS = {  # other servers' names -> ours
     "num_images_per_prompt": "n",
     "num_outputs": "n",
     "batch_size": "n",
+    "inpaint_full_res": "mask_zoom",
 }
 REFUSED = {  # fields of other servers that change the image -> what to do instead
     "sampler_name": "send 'scheduler' with one of the model's 'schedulers' in /v1/models",
@@ -42,6 +43,8 @@ REFUSED = {  # fields of other servers that change the image -> what to do inste
     "clip_skip": "leave it out",
     "tiling": "leave it out",
     "restore_faces": "leave it out",
+    "inpainting_mask_invert": "send a mask that is white, or transparent, where to paint",
+    "invert_mask": "send a mask that is white, or transparent, where to paint",
     "resolution": "send 'size', and the model of the tier",
 }
 
@@ -89,6 +92,7 @@ class OtherNames(BaseModel):
     num_images_per_prompt: Count | None = None
     num_outputs: Count | None = None
     batch_size: Count | None = None
+    inpaint_full_res: bool | None = None
 
     @model_validator(mode="after")
     def _merge_synonyms(self) -> Self:

@@ -14,7 +14,8 @@ export const REQUEST_FIELDS = [
   "strength", "negative_prompt", "scheduler", "loras", "long_prompt", "batch", "service_tier", "seed",
   "enhance", "webhook", "num_inference_steps", "guidance_scale",
   "true_cfg_scale", "cfg_scale", "denoising_strength", "prompt_strength", "width", "height", "aspect_ratio", "image_size",
-  "num_images", "num_images_per_prompt", "num_outputs", "batch_size", "controls", "image", "images", "mask", "mask_zoom",
+  "num_images", "num_images_per_prompt", "num_outputs", "batch_size", "inpaint_full_res", "controls", "image", "images", "mask",
+  "mask_zoom",
 ];
 
 const isEmpty = (value) => value == null || value === "" || (typeof value === "object" && Object.keys(value).length === 0);

@@ -365,6 +365,8 @@ async def test_a_redraws_strength_has_two_other_names_and_may_be_zero(running: I
         ({"enable_hr": True}, "enable_hr", "unsupported_parameter"),
         ({"image_strength": 0.35}, "image_strength", "unsupported_parameter"),
         ({"clip_skip": 2}, "clip_skip", "unsupported_parameter"),
+        ({"inpainting_mask_invert": 1}, "inpainting_mask_invert", "unsupported_parameter"),
+        ({"inpaint_full_res": True, "mask_zoom": False}, "inpaint_full_res", "invalid_parameter_combination"),
     ],
 )
 async def test_what_would_change_the_image_and_is_not_read_is_refused(
@@ -376,8 +378,13 @@ async def test_what_would_change_the_image_and_is_not_read_is_refused(
 
 
 async def test_options_that_ask_for_nothing_are_taken(running: InProcess) -> None:
+    """Also in a form, which has texts alone."""
     asked = {"enable_hr": False, "tiling": False, "restore_faces": False, "clip_skip": None, "batch_size": 1}
+    asked |= {"inpainting_mask_invert": 0}
     assert (await running.client.post(PATH, json={"prompt": "a boat", **asked})).status_code == 200
+    form = {name: "" if value is None else str(value).lower() for name, value in asked.items()}
+    answer = await running.client.post(EDITS, data={"prompt": "a boat", **form}, files={"image": png()})
+    assert answer.status_code == 200, answer.text
 
 
 async def test_fidelity_is_how_little_a_reference_is_redrawn(running: InProcess) -> None:
