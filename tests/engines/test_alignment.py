@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
 from pipelines.checkpoints.work.plan import Plan, plan_job
@@ -154,7 +155,7 @@ def fitted(checkpoint: Checkpoint) -> PreviewMap:
 SQUARE = (slice(32, 96), slice(40, 88))
 
 
-def composite_into_square(checkpoint: Checkpoint, before: Pixels, drawn: Pixels) -> Pixels:
+def composite_into_square(checkpoint: Checkpoint, before: NDArray[Any], drawn: NDArray[Any]) -> NDArray[Any]:
     """The finished image of an edit whose hard mask is a square, of 128 x 128 px."""
     mask = np.zeros((128, 128), np.uint8)
     mask[SQUARE] = 255
@@ -165,7 +166,7 @@ def composite_into_square(checkpoint: Checkpoint, before: Pixels, drawn: Pixels)
     return finished
 
 
-def plain_sky() -> Pixels:
+def plain_sky() -> NDArray[Any]:
     """A sky of 128 x 128 px, whose colours change by half a level from row to row."""
     return np.stack([np.add.outer(np.arange(128) // 2, np.arange(128) // 4) + base for base in (90, 120, 150)], axis=2)
 
