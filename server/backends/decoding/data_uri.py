@@ -25,12 +25,10 @@ def decode_data_uri(uri: str) -> bytes:
     comma = uri.find(",")
     if comma < 0 or not re.sub(r"\s", "", uri[:comma]).lower().endswith(";base64"):
         raise ImageError("A data URI must look like 'data:image/png;base64,...'.")
-    if "%" in uri:
-        uri = uri[: comma + 1] + unquote_to_bytes(uri[comma + 1 :]).decode("latin-1")
     decoded, rest = io.BytesIO(), ""
     try:
         for start in range(comma + 1, len(uri), PIECE):
-            text = rest + "".join(uri[start : start + PIECE].translate(FROM_URLS).split())
+            text = rest + "".join(_unquoted(uri, start, start + PIECE).translate(FROM_URLS).split())
             whole = 0 if "=" in text else len(text) // 4 * 4  # padding ends the data: what follows must be seen with it
             decoded.write(binascii.a2b_base64(text[:whole], strict_mode=True))
             rest = text[whole:]
@@ -41,6 +39,20 @@ def decode_data_uri(uri: str) -> bytes:
     except (binascii.Error, ValueError) as error:
         raise ImageError(f"The data URI is not valid base64: {error}.") from error
     return decoded.getvalue()
+
+
+def _unquoted(text: str, start: int, end: int) -> str:
+    """Return a part of a percent-encoded text, each escape with the part in which it begins: that of the whole would
+    take hundreds of bytes for each of its escapes."""
+    first, last = _after_escape(text, start), _after_escape(text, end)
+    part = text[first:last]
+    return unquote_to_bytes(part).decode("latin-1") if "%" in part else part
+
+
+def _after_escape(text: str, position: int) -> int:
+    """Return the position, or the end of the escape that it is in."""
+    begin = text.rfind("%", position - 2, position)
+    return position if begin < 0 else begin + 3
 
 
 def encode_data_uri(data: bytes) -> str:

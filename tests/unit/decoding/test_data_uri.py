@@ -2,6 +2,7 @@
 
 import base64
 import random
+import tracemalloc
 from urllib.parse import quote
 
 import pytest
@@ -48,3 +49,21 @@ def test_what_is_not_base64_is_refused(bad: str, piece: int, monkeypatch: pytest
     monkeypatch.setattr(data_uri, "PIECE", piece)
     with pytest.raises(ImageError):
         decode_data_uri(bad)
+
+
+def test_escapes_take_no_more_than_their_own_size() -> None:
+    """Each escape was an object of its own: 20 MB of them took 1.5 GB."""
+    text = "data:image/png;base64," + "%41" * 2**22
+    tracemalloc.start()
+    assert len(decode_data_uri(text)) == 3 * 2**20
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 128 * 2**20, most
+
+
+@pytest.mark.parametrize("bad", ["%4", "%", "YQ%%3D", "%2541", "%zz"])
+def test_an_escape_that_is_none_is_refused(bad: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for piece in range(4, 12):
+        monkeypatch.setattr(data_uri, "PIECE", piece)
+        with pytest.raises(ImageError):
+            decode_data_uri(f"data:;base64,YWJj{bad}")
