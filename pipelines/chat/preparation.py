@@ -125,5 +125,7 @@ def _outcome(work: _Work) -> Outcome:
     """Return what a call returns, or raises: a future can't pass on every exception."""
     try:
         return work.run(), None
+    except StopIteration as error:  # which a future takes for its own end
+        return None, RuntimeError(f"raised {error!r}")
     except BaseException as error:  # a panic of a library in Rust is no Exception
         return None, error

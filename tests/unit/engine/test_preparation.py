@@ -72,6 +72,14 @@ def _panic() -> None:
     raise KeyboardInterrupt
 
 
+async def test_a_stop_iteration_ends_its_call_and_not_the_threads() -> None:
+    """A future refuses one as its error: the call waited for ever."""
+    preparation = Preparation(threads=1)
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await asyncio.wait_for(preparation.run("a", next, iter(())), 30)
+    assert await preparation.run("a", lambda: "done") == "done"
+
+
 async def test_interrupts_never_hit_the_next_call_of_the_thread() -> None:
     preparation = Preparation(threads=1)
     for number in range(300):
