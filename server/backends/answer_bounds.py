@@ -6,6 +6,7 @@ from typing import Final
 import httpx
 
 MAX_ANSWER_BYTES: Final = 128 * 1024**2  # in one piece: the texts of any context, and several images
+MAX_ERROR_BYTES: Final = 1024**2  # of an answer that is no success
 MAX_STREAM_BYTES: Final = 1024**3  # in events, which are passed on as they come
 MAX_EVENT_BYTES: Final = 64 * 1024**2  # one event, or a line of it
 CHATS: Final = "/chat/completions"  # other answers, which have images, have bounds of their own
@@ -18,11 +19,22 @@ class AnswerTooLong(httpx.TransportError):
         super().__init__(f"{what} of more than {limit // 1024**2} MiB")
 
 
+class CompressedAnswer(AnswerTooLong):
+    """The other server compresses its answer, so that a small one may be of any length."""
+
+    def __init__(self) -> None:
+        httpx.TransportError.__init__(self, "a compressed answer, though it was asked for a plain one")
+
+
 async def bound_answer(response: httpx.Response) -> None:
-    """Let the answer of a chat raise AnswerTooLong while it is read, once it is too long: a hook of httpx's client."""
+    """Let the answer of a chat raise AnswerTooLong while it is read, once it is too long: a hook of httpx's client.
+    Raises CompressedAnswer."""
     if response.request.url.path.endswith(CHATS):
+        if response.headers.get("content-encoding", "identity").strip().lower() not in {"", "identity"}:
+            raise CompressedAnswer
         in_events = "event-stream" in response.headers.get("content-type", "")
         limit = MAX_STREAM_BYTES if in_events else MAX_ANSWER_BYTES
+        limit = limit if response.is_success else MAX_ERROR_BYTES
         response.stream = _Bounded(response.stream, limit)
 
 

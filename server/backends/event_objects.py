@@ -3,6 +3,7 @@ one JSON over several lines, any of the three line ends, letters that other read
 each is bounded, however long it is."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from server.backends.answer_bounds import MAX_EVENT_BYTES, AnswerTooLong
 Json = dict[str, Any]
 LONG = 100_000  # characters that are read on a thread: all other streams would wait
 MAX_TRIES = 4  # to read an event of the greatest length: it may end with any of its lines
+LEAST_LOGPROB = -9999.0  # as OpenAI writes that of a token that can't be
 BOM = b"\xef\xbb\xbf"
 
 
@@ -78,4 +80,22 @@ def json_object(text: str | bytes) -> Json | None:
         value = from_json(text)
     except ValueError:
         return None
-    return value if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        return None
+    is_said = b"NaN" in text or b"Infinity" in text if isinstance(text, bytes) else "NaN" in text or "Infinity" in text
+    return {name: _with_numbers(each) for name, each in value.items()} if is_said else value
+
+
+def _with_numbers(value: Any) -> Any:
+    """Return the value with what JSON can say in place of NaN and of infinities, which Python's servers write, and
+    which no other client can read."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, list):
+        return [_with_numbers(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    known = {name: _with_numbers(each) for name, each in value.items()}
+    if isinstance(value.get("logprob"), float) and known["logprob"] is None:
+        known["logprob"] = LEAST_LOGPROB
+    return known

@@ -26,7 +26,7 @@ FORWARDED_HEADERS = ("retry-after", "retry-after-ms", "x-should-retry")
 RETRY_S = 5.0
 RETRIED = frozenset({429, 503})  # statuses that say when to come back; where they do not, this server does
 MAX_LINE = 200  # characters of an error that is no JSON
-UNSEEN = re.compile(r"(?is)<(script|style)\b.*?</\1\s*>|<!--.*?-->")
+UNSEEN = re.compile(r"(?is)<(script|style)\b.*?(</\1\s*>|\Z)|<!--.*?(-->|\Z)")  # each begins one search at most
 TAG = re.compile(r"<[^<>]*>")
 Json = dict[str, Any]
 BROKEN_OFF = frozenset({"abort", "aborted", "cancelled", "error"})  # reasons of answers that are not complete
@@ -55,6 +55,7 @@ class UpstreamClient:
         timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
         self.http = http_client(timeout, proxy)  # raises httpx's errors
         self.http.event_hooks = {"response": [bound_answer]}
+        self.http.headers["Accept-Encoding"] = "identity"  # what is compressed has no bound before it is inflated
 
     def load_keys(self, upstreams: Iterable[Upstream]) -> None:
         """Read the API keys from the environment, at start or for a changed catalog. Raises StartError if one is
@@ -92,7 +93,7 @@ class UpstreamClient:
                     yield _refusal(upstream, read_error(first, None), response) if error else _prepend(first, chunks)
                 else:
                     await response.aread()
-                    yield _parse_response(upstream, response)
+                    yield await asyncio.to_thread(_parse_response, upstream, response)
 
     def _url(self, upstream: Upstream) -> str:
         return f"{upstream.base_url}/chat/completions"
@@ -165,8 +166,9 @@ def _is_stream(response: httpx.Response) -> bool:
 
 
 def _retry_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers that say when to come back."""
-    return {name: headers[name] for name in FORWARDED_HEADERS if name in headers}
+    """Return the headers that say when to come back, without those that are no words."""
+    found = {name: headers[name] for name in FORWARDED_HEADERS if name in headers}
+    return {name: value for name, value in found.items() if value.isascii() and value.isprintable()}
 
 
 def _error_content(upstream: Upstream, response: httpx.Response) -> Any:
@@ -207,6 +209,7 @@ async def _chunks(upstream: Upstream, response: httpx.Response) -> AsyncIterator
                 raise _no_object(upstream) if data != "[DONE]" else _ended_early(upstream)
             yield _with_error(name, data)
             for index, ended in _choices(data):
+                is_empty = False
                 (finished if ended else running).add(index)
     except httpx.RemoteProtocolError:  # the connection was closed without the last, empty piece of the body
         if not finished or running - finished:

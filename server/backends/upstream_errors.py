@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-MAX_WORDS = 8_000  # characters of an error that are looked at
+MAX_WORDS = 8_000  # characters of an error that are looked at, and of its message that are passed on
 MAX_STRINGS = 60  # of an error
 Json = dict[str, Any]
 
@@ -230,6 +230,7 @@ def _message(fields: Json) -> str:
     message, metadata = fields.get("message"), fields.get("metadata")
     said = message if isinstance(message, str) else json.dumps(fields if message is None else message)
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    said = said[:MAX_WORDS]
     return f"{said}: {raw[:MAX_WORDS]}" if isinstance(raw, str) and raw else said
 
 

@@ -29,6 +29,7 @@ from server.telemetry.call_trace import current_trace
 CHEAP_TIERS = frozenset({"auto", "default", "flex"})
 ANSWER_LIMITS = ("max_tokens", "max_completion_tokens")
 NOT_SENT = ("thinking_token_budget",)  # agents always have one, and vLLM refuses it unless it is set up for it
+MOST_TOKENS = 2**31  # of one answer: what claims more is not counted
 USAGE = {"stream": True, "stream_options": {"include_usage": True}}
 
 
@@ -197,7 +198,8 @@ class UpstreamSource(ChatSource):
         """Count the tokens of an answer. `tokens` is the upstream's usage object, not validated."""
         if isinstance(tokens, dict):
             counts = (tokens.get("prompt_tokens"), tokens.get("completion_tokens"))
-            await self._parts.runner.record_usage(usage, *(n if isinstance(n, int) else 0 for n in counts))
+            known = (n if type(n) is int and 0 <= n <= MOST_TOKENS else 0 for n in counts)
+            await self._parts.runner.record_usage(usage, *known)
 
 
 Answer = TypeVar("Answer", bound=UpstreamResponse | AsyncIterator[Json])

@@ -1,7 +1,9 @@
 """Another OpenAI-compatible server that behaves well or badly: what is forwarded, and which errors are raised."""
 
+import gzip
 import http.server
 import json
+import math
 import threading
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
@@ -39,6 +41,8 @@ TOO_LONG = {
     "code": 400,
 }  # as SGLang says it
 ABORTED = {"choices": [{"delta": {}, "finish_reason": "abort"}]}
+NO_NUMBERS = [{"delta": {}, "logprobs": [{"logprob": -math.inf, "top": [math.nan]}], "finish_reason": "stop"}]
+NUMBERS = [{"delta": {}, "logprobs": [{"logprob": -9999.0, "top": [None]}], "finish_reason": "stop"}]
 CHUNKS = [{"choices": [{"delta": {"content": word}}]} for word in ("a", "b")]
 
 
@@ -115,6 +119,19 @@ BEHAVIOURS: dict[str, tuple[int, dict[str, Any], bytes]] = {
     "garbled": (200, {"Content-Type": "text/event-stream"}, b"data: {oops\n\n"),
     "long answer": (200, {}, json.dumps({"choices": [{"message": {"content": "a" * 3 * 2**20}}]}).encode()),
     "long error": (500, {}, json.dumps({"error": "a" * 3 * 2**20}).encode()),
+    "compressed": (200, {"Content-Encoding": "gzip"}, gzip.compress(b" " * 2**20)),
+    "compressed stream": (200, {"Content-Type": "text/event-stream", "Content-Encoding": "br"}, b"a"),
+    "unread page": (502, {"Content-Type": "text/html"}, b"<p>Lost</p>" + b"<script <!--" * 80_000),
+    "long message": (400, {}, json.dumps({"error": {"message": "a" * 2**19}}).encode()),
+    "no words": (429, {"Retry-After": "7\x01", "x-should-retry": "\u00e9"}, json.dumps(ERROR).encode()),
+    "nothing": (200, {"Content-Type": "text/event-stream"}, frames({"choices": []})),
+    "no numbers": (200, {"Content-Type": "text/event-stream"}, frames({"choices": NO_NUMBERS})),
+    "no numbers at all": (200, {}, json.dumps({"choices": NO_NUMBERS}).encode()),
+    "unheard usage": (
+        200,
+        {},
+        json.dumps({"choices": [], "usage": {"prompt_tokens": 10**30, "completion_tokens": -2}}).encode(),
+    ),
     "long stream": (200, {"Content-Type": "text/event-stream"}, frames(*CHUNKS * 12_000)),
     "long line": (200, {"Content-Type": "text/event-stream"}, b"data: {" + b"a" * 3 * 2**20),
     "many lines": (200, {"Content-Type": "text/event-stream"}, b'data: {"a": {}\n' + b'data: , "a": {}\n' * 2**15),
@@ -273,7 +290,7 @@ async def test_a_stream_with_its_finish_reason_is_whole(upstreams: UpstreamClien
     assert (await chunks_of(upstreams, base, behaviour))[:3] == [*CHUNKS, END]
 
 
-@pytest.mark.parametrize("behaviour", ["cut", "garbled", "half done"])
+@pytest.mark.parametrize("behaviour", ["cut", "garbled", "half done", "nothing"])
 async def test_a_broken_stream_is_an_error(upstreams: UpstreamClient, base: str, behaviour: str) -> None:
     with pytest.raises(EngineFailure) as raised:
         await chunks_of(upstreams, base, behaviour)
@@ -284,7 +301,9 @@ async def test_a_broken_stream_is_an_error(upstreams: UpstreamClient, base: str,
     ("behaviour", "said"),
     [
         ("long answer", "an answer of more than 2 MiB"),
-        ("long error", "an answer of more than 2 MiB"),
+        ("long error", "an answer of more than 1 MiB"),
+        ("compressed", "a compressed answer, though it was asked for a plain one"),
+        ("compressed stream", "a compressed answer, though it was asked for a plain one"),
         ("long stream", "an answer of more than 1 MiB"),
         ("long line", "a line of more than 2 MiB"),
         ("many lines", "an event of more than 2 MiB"),
@@ -302,6 +321,18 @@ async def test_what_does_not_end_is_given_up(
     if "long answer" in behaviour:
         with pytest.raises(EngineFailure):
             await request(upstreams, base, behaviour)
+
+
+async def test_an_error_is_read_in_part_however_it_is_written(upstreams: UpstreamClient, base: str) -> None:
+    page, long, odd = [await request(upstreams, base, name) for name in ("unread page", "long message", "no words")]
+    assert page.body["error"]["message"] == "The server behind model `unread page` answered 502 Bad Gateway: Lost"
+    assert len(long.body["error"]["message"]) == 8000
+    assert odd.headers == {"retry-after": "5"}
+
+
+async def test_what_json_has_no_number_for_is_told_in_numbers(upstreams: UpstreamClient, base: str) -> None:
+    assert (await request(upstreams, base, "no numbers at all")).body == {"choices": NUMBERS}
+    assert await chunks_of(upstreams, base, "no numbers") == [{"choices": NUMBERS}]
 
 
 async def test_an_unreachable_upstream_is_a_503_and_a_timeout_a_504(upstreams: UpstreamClient) -> None:
@@ -360,6 +391,14 @@ async def test_an_answer_is_returned_even_if_its_tokens_can_not_be_counted(parts
             answer = await ask_as(parts, base, behaviour)
         assert answer.status == 200
         assert [entry["event"] for entry in logs] == ["tokens were not counted"]
+
+
+async def test_tokens_that_no_answer_has_are_not_counted(parts: ChatParts, metrics: Metrics, base: str) -> None:
+    with capture_logs() as logs:
+        await ask_as(parts, base, "unheard usage")
+    assert [entry["exc_info"] for entry in logs] == [True], "of the database, which is not there"
+    samples = [sample for metric in metrics.chat_tokens.collect() for sample in metric.samples]
+    assert {sample.value for sample in samples if sample.name.endswith("_total")} == {0.0}
 
 
 async def test_an_error_in_a_stream_is_raised_unless_it_is_null(parts: ChatParts, base: str) -> None:
