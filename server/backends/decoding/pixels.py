@@ -153,7 +153,8 @@ def _open_image(data: bytes, facts: ImageFileInfo, max_bytes: int) -> Iterator[I
     except UnidentifiedImageError as error:
         starts = (data.lstrip()[:8], data[4:12])
         kind = next((kind for start, kind in FOREIGN.items() if any(each.startswith(start) for each in starts)), None)
-        named = f"The file is {kind}, which is not read here. Save it as" if kind else "The file can't be read as"
+        is_foreign = kind is not None and kind not in FORMATS
+        named = f"The file is {kind}, which is not read here. Save it as" if is_foreign else "The file can't be read as"
         raise ImageError(f"{named} a PNG, JPEG, WebP, AVIF or GIF image.") from error
     except (OSError, ValueError, SyntaxError, EOFError, OverflowError) as error:
         raise ImageError(f"The image is corrupt or truncated: {error}.") from error

@@ -208,8 +208,9 @@ HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(200)
         (b"%PDF-1.7 ...", "The file is PDF"),
         (b'  <svg xmlns="http://www.w3.org/2000/svg"/>', "The file is SVG"),
         (b"<html>not found</html>", "The file can't be read as a PNG, JPEG, WebP, AVIF or GIF image"),
+        (encode(Image.new("RGB", (8, 8)), "AVIF")[:100], "The file can't be read as a PNG, JPEG, WebP, AVIF or GIF"),
     ],
-    ids=["TIFF", "BMP", "HEIC", "PDF", "SVG", "HTML"],
+    ids=["TIFF", "BMP", "HEIC", "PDF", "SVG", "HTML", "cut AVIF"],
 )
 def test_other_formats_are_refused_by_their_name(data: bytes, message: str) -> None:
     with pytest.raises(ImageError) as refused:
