@@ -19,7 +19,10 @@ from tests.support.image_jobs import image_job
 
 GPU = torch.device("cuda")
 MAY_DIFFER = 4  # levels on average, in bfloat16: sums are rounded in another order
-pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are no two GPUs here")
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are no two GPUs here"),
+    pytest.mark.usefixtures("few_interpreted_rows"),
+]
 
 
 @pytest.fixture

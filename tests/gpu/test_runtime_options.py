@@ -17,6 +17,7 @@ from tests.support.runtime_pairs import OPTIONS as ALL_OPTIONS
 from tests.support.runtime_pairs import choices
 
 GPU = torch.device("cuda")
+pytestmark = pytest.mark.usefixtures("few_interpreted_rows")
 OF_ALL_DEVICES = (
     "compile", "fp8", "float8", "first-block", "taylorseer", "vae_tiling", "offload encoders", "offload model",
     "offload group",
