@@ -68,7 +68,8 @@ def image() -> str:
 
 @cache
 def setting_names() -> set[str]:
-    return {f"DARKROOM_{name.upper()}" for name in Settings.model_fields}
+    """Return the server's, and the one in which clients are given a key."""
+    return {"DARKROOM_API_KEY", *(f"DARKROOM_{name.upper()}" for name in Settings.model_fields)}
 
 
 @cache
@@ -405,4 +406,5 @@ PROGRAMS: dict[str, Callable[[DryRun, Sequence[str]], None]] = {
     "docker": DryRun.docker,
     "kubectl": DryRun.kubectl,
     **dict.fromkeys(("cat", "cd", "echo", "mkdir", "pipx", "pytest"), DryRun.nothing),
+    **dict.fromkeys(("aider", "cline", "cn", "codex", "copilot", "opencode", "pi", "qwen"), DryRun.nothing),
 }
