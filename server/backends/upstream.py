@@ -209,7 +209,6 @@ async def _chunks(upstream: Upstream, response: httpx.Response) -> AsyncIterator
                 raise _no_object(upstream) if data != "[DONE]" else _ended_early(upstream)
             yield _with_error(name, data)
             for index, ended in _choices(data):
-                is_empty = False
                 (finished if ended else running).add(index)
     except httpx.RemoteProtocolError:  # the connection was closed without the last, empty piece of the body
         if not finished or running - finished:
