@@ -48,8 +48,10 @@ QUICK = (
 )
 LONG = (
     "tests/gpu/test_chats.py",
+    "tests/gpu/test_fusion.py",
     "tests/gpu/test_groups.py",
     "tests/gpu/test_runtime_options.py",
+    "tests/gpu/simulated/test_default_part.py",
     "tests/gpu/simulated/test_memory.py",
     "tests/gpu/simulated/test_graph_memory.py",
     "tests/gpu/simulated/test_options_take_turns.py",
