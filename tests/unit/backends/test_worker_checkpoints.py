@@ -11,8 +11,9 @@ from server.backends.worker_checkpoints import WorkerCheckpoints
 SPEC = CheckpointSpec("one", Path("one"), None, "alpha", "img2img", 1)
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize("ends", ["loaded", "failed"])
-def test_a_worker_that_tries_a_checkpoint_which_serves_already_is_not_idle(ends: str) -> None:
+async def test_a_worker_that_tries_a_checkpoint_which_serves_already_is_not_idle(ends: str) -> None:
     """It would be put to sleep in the middle, and told that it has the weights when it has none."""
     known = WorkerCheckpoints((SPEC,))
     known.first_loads(wakes=False)

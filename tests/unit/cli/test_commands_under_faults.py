@@ -55,10 +55,10 @@ CATALOG = [
 ASKING = [
     ["swap", "a", "starter-alpha"], ["undo"], ["reload"], ["sleep"], ["wake"], ["jobs", "list"],
     ["jobs", "cancel", "x"], ["policy", "show"], ["policy", "reload"], ["policy", "test", "x"],
-    ["checkpoints", "proof", "a"], ["clients", "codex"],
+    ["checkpoints", "proof", "a"],
 ]  # fmt: skip
 CLUSTER = [["cluster", "status"], ["cluster", "drain", "x"]]
-FILES = [["backup", "FOLDER"], ["restore", "FILE"], ["reproduce", "FILE"]]
+FILES = [["backup", "FOLDER"], ["restore", "FILE"], ["reproduce", "FILE"], ["clients", "codex"]]
 DOCTOR, SERVE = ["doctor"], ["serve"]
 EVERY = [*READING, *WRITING, *BATCHES, *CATALOG, *ASKING, *CLUSTER, *FILES, DOCTOR, SERVE]
 

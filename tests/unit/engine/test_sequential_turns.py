@@ -19,7 +19,7 @@ def sequence(owner: str, prompt_tokens: int) -> Sequence:
     prompt = (0,) * prompt_tokens
     request = Request(job, cast(ChatCheckpoint, None), prompt, {}, lambda event: None, open_choices=1)
     output = cast(ChoiceOutput, SimpleNamespace(finish_reason=None))
-    return Sequence(request, 0, SamplerState(ChatSampling(), 0), output, None, 8, list(prompt))
+    return Sequence(request, 0, SamplerState(ChatSampling(), 0), output, None, 8, tokens=list(prompt))
 
 
 def test_keys_take_turns_by_the_tokens_that_they_have_got(monkeypatch: pytest.MonkeyPatch) -> None:
