@@ -64,7 +64,7 @@ BAD_BODIES: list[tuple[str, dict[str, Any], int, str | None, str | None]] = [
     ("size in words", body(size="large"), 400, "invalid_value", "size"),
     ("ratio not accepted", body(model=ALPHA_4K, size="1:1"), 400, "invalid_value", "size"),
     ("long ratio on alpha", body(size="8:1"), 400, "invalid_value", "size"),
-    ("size not of 16", body(size="1000x1001"), 400, "invalid_value", "size"),
+    ("size of no ratio", body(size="1000x880"), 400, "invalid_value", "size"),
     ("size too large", body(size="4096x4096"), 400, "invalid_value", "size"),
     ("4K size on a 1K model", body(size="3840x2160"), 400, "invalid_value", "size"),
     ("size too small", body(size="16x16"), 400, "invalid_value", "size"),
@@ -88,7 +88,7 @@ BAD_BODIES: list[tuple[str, dict[str, Any], int, str | None, str | None]] = [
     ("steps of 0", body(steps=0), 400, "integer_below_min_value", "steps"),
     ("steps over 200", body(steps=201), 400, "integer_above_max_value", "steps"),
     ("strength over 1", body(strength=1.5), 400, "decimal_above_max_value", "strength"),
-    ("strength of 0", body(strength=0.0), 400, "decimal_below_min_value", "strength"),
+    ("strength below 0", body(strength=-0.1), 400, "decimal_below_min_value", "strength"),
     ("strength without an image", body(strength=0.5), 400, "unsupported_parameter", "strength"),
     (
         "strength of native references",

@@ -27,7 +27,7 @@ EXTRAS = {
     "engines on a Ray cluster": Extra(
         ("server/backends/cluster", "server/cli/cluster.py"),
         "server/cli/app.py",
-        r"(?<=checkpoints, )cluster, |^app\.add_typer\(cluster\..*\n",
+        r"(?<=clients, )cluster, |^app\.add_typer\(cluster\..*\n",
     ),
 }
 ALL = "all of them"
