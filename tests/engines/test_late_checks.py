@@ -89,7 +89,7 @@ async def test_a_call_is_drawn_before_what_it_does_not_need_was_tried(spec: Spec
     assert isinstance((await serving.events())[0], Finished)
     before = serving.ended[: serving.ended.index("serves")]
     assert set(before) == {"text"}
-    assert len(before) == 4
+    assert len(before) == (4 if DEVICE.type == "cpu" else 5)  # a GPU's kernels are built for the native size, too
     later = serving.ended[serving.ended.index("plain") :]
     assert {"wide text", "reference", "mask"} <= set(later)
     assert serving.begun is not None
